@@ -37,7 +37,7 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Put
-from broadsheet.cli.shard_space import format_shard_space, space_of_listing
+from broadsheet.cli.shards.space import format_shard_space, space_of_listing
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.embedded.broker import EmbeddedBrokerProcess

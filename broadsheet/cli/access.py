@@ -11,16 +11,13 @@ from typing import Final
 
 import click
 
-from broadsheet.cli.connection import Connection, connection_options, run_command
+from broadsheet.cli.command import run_command
+from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.durations import parse_duration
+from broadsheet.cli.errors import errors_in_one_line
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.cli.output import (
-    OutputFormat,
-    errors_in_one_line,
-    format_option,
-    print_fields,
-    print_table,
-)
-from broadsheet.cli.specs_file import parse_duration
+from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
+from broadsheet.cli.output.tables import print_table
 from broadsheet.consumer.errors import ShardError, ShardNotFoundError
 from broadsheet.journals.errors import (
     IndexHasGreaterOffsetError,
@@ -150,7 +147,9 @@ Ask = Callable[[Connection, str], Awaitable[object]]
 @click.argument("name", required=False, metavar="[ID]")
 @format_option(OutputFormat.TABLE, OutputFormat.JSON)
 @connection_options
-def can_i(connection: Connection, verb: str, kind: str, name: str | None, output: str) -> None:
+def can_i(
+    connection: Connection, verb: str, kind: str, name: str | None, output: OutputFormat
+) -> None:
     """Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.
 
     The servers answer a real request that changes nothing: of keys, tokens and certificates alike. Without an ID, yes
@@ -172,7 +171,7 @@ def can_i(connection: Connection, verb: str, kind: str, name: str | None, output
     async def work() -> None:
         answer = await _answer(ask, connection, name)
         said = "yes" if answer.is_allowed else "no"
-        if output == OutputFormat.JSON.value:
+        if output is OutputFormat.JSON:
             print_fields(
                 {
                     "allowed": answer.is_allowed,

@@ -1,12 +1,9 @@
-"""Connection options that every command shares: addresses and credentials, from flags, the environment or a file."""
+"""The connection that every command shares: addresses and credentials, from flags, the environment or a file."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,15 +12,13 @@ import click
 from click.core import ParameterSource
 
 from broadsheet.cli.contexts import complete_contexts, context_values, read_contexts
-from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.cli.output import errors_in_one_line, say
+from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.output.messages import say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.direct_fragments import DirectFragments
 from broadsheet.journals.transport import TransportPolicy
-from broadsheet.runtime.errors import BroadsheetError, EndpointError
-from broadsheet.runtime.interpreter import few_collections
-from broadsheet.runtime.logs import log_to_stderr
+from broadsheet.runtime.errors import EndpointError
 from broadsheet.security.auth import BearerAuth, ClientAuth, KeyedAuth, keys_from, read_token
 from broadsheet.security.endpoints import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
 from broadsheet.security.tls import TlsConfig
@@ -54,28 +49,19 @@ class Connection:
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
         return ShardClient(
-            self.address,
-            auth=self.member_auth(),
-            on_passed_over=self._on_passed_over,
-            tls=self.tls,
+            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
         )
 
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
         return AllocationClient(
-            self.address,
-            auth=self.member_auth(),
-            on_passed_over=self._on_passed_over,
-            tls=self.tls,
+            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
         )
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
         return RecoveryClient(
-            self.address,
-            auth=self.member_auth(),
-            on_passed_over=self._on_passed_over,
-            tls=self.tls,
+            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
         )
 
     def journals(self, fragments: DirectFragments = BY_URL) -> JournalClient:
@@ -140,66 +126,17 @@ def _drop_overridden(ctx: click.Context, options: dict[str, Any]) -> None:
                     options[name] = None
 
 
-# Completion with what there is. It must never print, nor take long.
-
-COMPLETION_SECONDS_MAX = 2.0
-
-
-def _completed(
-    ctx: click.Context, incomplete: str, names: Callable[[Connection], Awaitable[list[str]]]
-) -> list[str]:
-    options = {name: ctx.params.get(name) for name in _CONNECTION_PARAMETERS}
-    try:
-        log_to_stderr("error")
-        connection = _connection_of(options, quiet=True)
-
-        async def asked() -> list[str]:
-            async with asyncio.timeout(COMPLETION_SECONDS_MAX):
-                return await names(connection)
-
-        return [name for name in asyncio.run(asked()) if name.startswith(incomplete)]
-    except (BroadsheetError, TimeoutError, OSError):
-        return []  # The shell shows nothing, and what is typed is still right.
-
-
-def complete_shards(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of shards that begin so."""
-    del param
-
-    async def names(connection: Connection) -> list[str]:
-        async with connection.shards() as client:
-            return [each.spec.id for each in (await client.list()).shards]
-
-    return _completed(ctx, incomplete, names)
-
-
-def complete_journals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of journals that begin so."""
-    del param
-
-    async def names(connection: Connection) -> list[str]:
-        async with connection.journals() as client:
-            return [each.spec.name for each in (await client.list()).journals]
-
-    return _completed(ctx, incomplete, names)
-
-
-def complete_members(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of members that begin so."""
-    del param
-
-    async def names(connection: Connection) -> list[str]:
-        async with connection.allocation() as client:
-            return [each.id for each in (await client.members()).members]
-
-    return _completed(ctx, incomplete, names)
-
-
 def _connection_of(options: dict[str, Any], *, quiet: bool = False) -> Connection:
     """Return the connection of options, which are removed from those of the command."""
     options["tls"] = take_tls(options)
     own = {name: options.pop(name) for name in Connection.__dataclass_fields__ if name != "quiet"}
     return Connection(**own, quiet=quiet)
+
+
+def quiet_connection(ctx: click.Context) -> Connection:
+    """Return the connection of a command line that is being completed: it says nothing."""
+    options = {name: ctx.params.get(name) for name in _CONNECTION_PARAMETERS}
+    return _connection_of(options, quiet=True)
 
 
 def connection_options(command: CommandT) -> CommandT:
@@ -277,76 +214,6 @@ def connection_options(command: CommandT) -> CommandT:
         return command(connection, *args, **kwargs)
 
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
-
-
-def fragment_options(command: CommandT) -> CommandT:
-    """Add the options for reading stored fragments without their broker; see `take_fragments`."""
-    for option in (
-        click.option(
-            "--fragment-http",
-            envvar="BROADSHEET_FRAGMENT_HTTP",
-            show_envvar=True,
-            is_flag=True,
-            help="Also read stored fragments by http://, not by https:// alone.",
-        ),
-        click.option(
-            "--fragment-root",
-            envvar="BROADSHEET_FRAGMENT_ROOT",
-            show_envvar=True,
-            multiple=True,
-            type=click.Path(path_type=Path, resolve_path=True),
-            help="Directory of fragments of file:// stores, as the broker's --file-root; may be repeated.",
-        ),
-        click.option(
-            "--direct-fragments",
-            envvar="BROADSHEET_DIRECT_FRAGMENTS",
-            show_envvar=True,
-            type=click.Choice(("auto", "off")),
-            default="auto",
-            show_default=True,
-            help="Read stored fragments where they lie, or everything through the broker.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def take_fragments(options: dict[str, Any]) -> DirectFragments:
-    """Remove the options for stored fragments from those of a command, and return the rules.
-
-    Args:
-        options: By parameter name, as click gives them.
-    """
-    return DirectFragments(
-        enabled=options.pop("direct_fragments") == "auto",
-        roots=tuple(options.pop("fragment_root")),
-        allow_http=options.pop("fragment_http"),
-    )
-
-
-def run_command(
-    work: Coroutine[Any, Any, ExitStatus | None], *, log_level: str = "error", endless: bool = False
-) -> None:
-    """Run a command; print our own errors as one line on stderr and exit with status 1.
-
-    Args:
-        work: What the command does; its exit status, if that is not 0.
-        log_level: The least level of the events that are shown. Commands report their errors themselves, so retries
-            inside libraries are noise.
-        endless: Ctrl-C is how the command ends, and no error.
-    """
-    log_to_stderr(log_level)
-    status = None
-    # Files and lists of thousands of specs are many objects without cycles, among which Python's own frequency of
-    # collections would look for some again and again: half of the time of a command.
-    with (
-        errors_in_one_line(),
-        suppress(*((KeyboardInterrupt,) if endless else ())),
-        few_collections(),
-    ):
-        status = asyncio.run(work)
-    if status:
-        sys.exit(status)
 
 
 def _tell_passed_over(error: EndpointError) -> None:

@@ -13,8 +13,10 @@ import click
 import msgspec
 from click.shell_completion import get_completion_class
 
-from broadsheet.cli.output import errors_in_one_line, print_table, say
-from broadsheet.cli.specs_file import read_text
+from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.output.messages import say
+from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.specs.files import read_text
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.yaml_documents import decode_yaml
 

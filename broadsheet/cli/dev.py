@@ -19,11 +19,12 @@ from types import FrameType
 import click
 
 from broadsheet.cli.application_name import load_application
-from broadsheet.cli.journals import read_journal_changes
-from broadsheet.cli.output import errors_in_one_line, say
+from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.journals.space import read_journal_changes
+from broadsheet.cli.output.messages import say
 from broadsheet.cli.serve import default_root
-from broadsheet.cli.shards import places_of, read_shard_changes
-from broadsheet.cli.specs_file import errors_name_places, read_text
+from broadsheet.cli.shards.space import places_of, read_shard_changes
+from broadsheet.cli.specs.files import errors_name_places, read_text
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
 from broadsheet.embedded.broker import EmbeddedBrokerProcess

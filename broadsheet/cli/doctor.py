@@ -23,17 +23,13 @@ from rich.filesize import decimal
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdStatus
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.cli.connection import Connection, connection_options, run_command
-from broadsheet.cli.describe import status_of
+from broadsheet.cli.command import run_command
+from broadsheet.cli.connection import Connection, connection_options
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.cli.output import (
-    OutputFormat,
-    counted,
-    format_option,
-    print_fields,
-    print_table,
-    say,
-)
+from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
+from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.shards.state import status_of
 from broadsheet.runtime.errors import BroadsheetError, ValidationError
 from broadsheet.security.endpoints import parse_endpoints
 from broadsheet.security.tls import TlsConfig, TlsFiles
@@ -440,7 +436,7 @@ def _certificate_end(endpoint: str, context: ssl.SSLContext, server_name: str) -
 @click.option("--etcd-password", envvar="ETCD_PASSWORD", help="The user's password.")
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
-def doctor(connection: Connection, endpoints: str, output: str, **options: Any) -> None:
+def doctor(connection: Connection, endpoints: str, output: OutputFormat, **options: Any) -> None:
     """Examine the cluster: what is wrong, and what to do about it.
 
     Etcd, members, shards, brokers and their disks, clocks, versions, certificates. Ends with status 1 if
@@ -476,8 +472,8 @@ def doctor(connection: Connection, endpoints: str, output: str, **options: Any) 
         raise SystemExit(ExitStatus.FAILED)
 
 
-def _print_findings(found: Sequence[Finding], output: str) -> None:
-    if output != OutputFormat.TABLE.value:
+def _print_findings(found: Sequence[Finding], output: OutputFormat) -> None:
+    if output is not OutputFormat.TABLE:
         rows = [
             {
                 "state": each.level.value,
@@ -487,7 +483,7 @@ def _print_findings(found: Sequence[Finding], output: str) -> None:
             }
             for each in found
         ]
-        print_fields({"findings": rows}, OutputFormat(output))
+        print_fields({"findings": rows}, output)
         return
     columns = ["STATE", "WHAT", "FOUND", "DO"]
     print_table(

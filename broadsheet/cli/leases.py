@@ -10,16 +10,11 @@ from typing import Any
 
 import click
 
-from broadsheet.cli.connection import run_command
-from broadsheet.cli.output import (
-    OutputFormat,
-    counted,
-    format_option,
-    print_fields,
-    print_table,
-    say,
-)
-from broadsheet.cli.standard_text import read_standard_input
+from broadsheet.cli.command import run_command
+from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
+from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.specs.files import read_text
 from broadsheet.leases.addresses import StoreAddress, is_store_address, parse_store_address
 from broadsheet.leases.codec import encode
 from broadsheet.leases.facades.kcl import LeaseManager
@@ -59,18 +54,13 @@ async def records_from(text: str) -> tuple[LeaseRecord, ...]:
 
 
 def _records_in(text: str) -> tuple[LeaseRecord, ...]:
-    name = "standard input" if text == "-" else text
     try:
-        content = read_standard_input() if text == "-" else Path(text).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ValidationError(
-            "from", f"{text} is no file, and no store (shardctl leases --help shows addresses)"
-        ) from error
-    except OSError as error:
-        raise ValidationError("from", f"cannot read {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValidationError("from", f"{name} is not UTF-8 text") from error
-    return read_export(content, name)
+        return read_export(*read_text(Path(text), option="from"))
+    except ValidationError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        problem = f"{text} is no file, and no store (shardctl leases --help shows addresses)"
+        raise ValidationError("from", problem) from error
 
 
 def lease_fields(found: Versioned, *, is_free: bool | None) -> dict[str, object]:
@@ -165,7 +155,7 @@ def import_leases(
     owners: bool,
     force: bool,
     key_prefix: str,
-    output: str,
+    output: OutputFormat,
 ) -> None:
     """Move leases and checkpoints from a store, or an exported file, to another store.
 
@@ -186,8 +176,8 @@ def import_leases(
             raise ValidationError("TO", f"expected another store than FROM, got {address.text}")
         wanted = [below(key_prefix, record) for record in await records_from(source)]
         actions, others = await _imported(wanted, address, yes=yes, owners=owners, force=force)
-        if output != OutputFormat.TABLE.value:
-            print_fields({"leases": list(map(action_fields, actions))}, OutputFormat(output))
+        if output is not OutputFormat.TABLE:
+            print_fields({"leases": list(map(action_fields, actions))}, output)
         else:
             print_table(["KEY", "STEP", "THERE", "THEN", "NOTE"], list(map(action_row, actions)))
         _sum_up(actions, wanted, others, yes=yes)
@@ -259,7 +249,9 @@ def _sum_up(
     "Not needed where the store says who lives (etcd, and the layouts eph and vmware-go).",
 )
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
-def list_leases(store: str, owner: str | None, watch_seconds: float | None, output: str) -> None:
+def list_leases(
+    store: str, owner: str | None, watch_seconds: float | None, output: OutputFormat
+) -> None:
     """List leases with their owners and checkpoints.
 
     \b
@@ -275,9 +267,9 @@ def list_leases(store: str, owner: str | None, watch_seconds: float | None, outp
                 opened, parse_store_address(store).layout, watch_seconds=watch_seconds
             )
         found = [(each, is_free) for each, is_free in told if owner in (None, each.record.owner)]
-        if output != OutputFormat.TABLE.value:
+        if output is not OutputFormat.TABLE:
             fields = [lease_fields(each, is_free=is_free) for each, is_free in found]
-            print_fields({"leases": fields}, OutputFormat(output))
+            print_fields({"leases": fields}, output)
             return
         print_table(LEASE_COLUMNS, [lease_row(each, is_free=is_free) for each, is_free in found])
         if not found:
@@ -293,7 +285,7 @@ def list_leases(store: str, owner: str | None, watch_seconds: float | None, outp
 @click.option("--yes", is_flag=True, help="Do it; without, print what would be done.")
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 def evict_leases(
-    store: str, keys: tuple[str, ...], owner: str | None, yes: bool, output: str
+    store: str, keys: tuple[str, ...], owner: str | None, yes: bool, output: OutputFormat
 ) -> None:
     """Take leases from their owners.
 
@@ -313,9 +305,9 @@ def evict_leases(
             chosen = await _chosen(opened, keys, owner)
             rows = [await _evicted(opened, each, yes=yes) for each in chosen]
         columns = ("key", "owner", "result")
-        if output != OutputFormat.TABLE.value:
+        if output is not OutputFormat.TABLE:
             fields = [dict(zip(columns, row, strict=True)) for row in rows]
-            print_fields({"leases": fields}, OutputFormat(output))
+            print_fields({"leases": fields}, output)
         else:
             print_table([column.upper() for column in columns], rows)
         count = sum(row[-1] in ("evict", "evicted") for row in rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
 import click
 
 from broadsheet.cli.lazy_group import LazyCommand, LazyGroup
-from broadsheet.cli.standard_text import write_utf8
 from broadsheet.runtime.log_output import open_standard_descriptors
 
 # Before any file is opened, which would get the number of a standard descriptor that is closed.
@@ -52,21 +53,32 @@ def main() -> None:
       shardctl shards apply -f shards.yaml        declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
     """
-    write_utf8()
+    _write_utf8()
+
+
+def _write_utf8() -> None:
+    """Write UTF-8 to files and pipes, so that what a command lists can be applied; a terminal has its own encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="backslashreplace")
+        else:
+            stream.reconfigure(encoding="utf-8")
 
 
 def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
     """Return the verbs that shards and journals share."""
     summaries = {
-        "apply:apply": f"Create, update and delete {noun}s as YAML files say.",
-        "delete:delete": f"Delete {noun}s: each {noun.upper()}, or those that match.",
-        "apply:diff": f"Show what `shardctl {noun}s apply -f` would change.",
-        "edit:edit": f"Edit specs of {noun}s in $EDITOR.",
-        "label:label": f"Set and remove labels of a {noun}, or of those that match.",
+        "apply": f"Create, update and delete {noun}s as YAML files say.",
+        "delete": f"Delete {noun}s: each {noun.upper()}, or those that match.",
+        "diff": f"Show what `shardctl {noun}s apply -f` would change.",
+        "edit": f"Edit specs of {noun}s in $EDITOR.",
+        "label": f"Set and remove labels of a {noun}, or of those that match.",
     }
     return {
-        place.partition(":")[2]: LazyCommand(f"{place}_{noun}s", summary)
-        for place, summary in summaries.items()
+        verb: LazyCommand(f"{noun}s.spec_verbs:{verb}_{noun}s", summary)
+        for verb, summary in summaries.items()
     }
 
 
@@ -75,43 +87,49 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
     lazy={
         **_spec_verbs("shard"),
         "dead-letters": LazyCommand(
-            "dead_letters:list_dead_letters", "List the messages that a shard left out, and why."
+            "shards.dead_letters:list_dead_letters",
+            "List the messages that a shard left out, and why.",
         ),
         "replay": LazyCommand(
-            "dead_letters:replay", "Publish messages that a shard left out once more."
+            "shards.replay:replay", "Publish messages that a shard left out once more."
         ),
         "pause": LazyCommand(
-            "pause:pause_shards", "Pause shards: they keep their state, and no member serves them."
+            "shards.pause:pause_shards",
+            "Pause shards: they keep their state, and no member serves them.",
         ),
-        "resume": LazyCommand("pause:resume_shards", "Let members serve paused shards again."),
-        "describe": LazyCommand("describe:describe_shard", "Show all that is known of a shard."),
-        "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
-        "list": LazyCommand(
-            "shards:list_shards",
-            "List shards with their state.",
+        "resume": LazyCommand(
+            "shards.pause:resume_shards", "Let members serve paused shards again."
         ),
+        "describe": LazyCommand(
+            "shards.describe:describe_shard", "Show all that is known of a shard."
+        ),
+        "hints": LazyCommand("shards.hints:shard_hints", "Print a shard's recovery hints."),
+        "list": LazyCommand("shards.spec_verbs:list_shards", "List shards with their state."),
         "moves": LazyCommand(
-            "shards:list_moves", "Show the moves of replicas: of SHARD, or of all."
+            "shards.moves:list_moves", "Show the moves of replicas: of SHARD, or of all."
         ),
         "prune": LazyCommand(
-            "recovery:prune_shards",
+            "shards.prune:prune_shards",
             "Remove fragments that no recovery needs from recovery logs.",
         ),
         "recover": LazyCommand(
-            "recovery:recover_shard", "Write a shard's files as its recovery log has them."
+            "shards.recover:recover_shard", "Write a shard's files as its recovery log has them."
         ),
         "reset-source": LazyCommand(
-            "recovery:reset_source", "Make a shard continue in a source that was replaced."
+            "shards.reset_source:reset_source",
+            "Make a shard continue in a source that was replaced.",
         ),
         "rewind": LazyCommand(
-            "recovery:rewind_shard",
+            "shards.rewind:rewind_shard",
             "Make a shard recover from a backup of its hints, or from its whole log.",
         ),
         "stat": LazyCommand(
-            "shards:stat_shard", "Show the progress of a shard, as its primary reports it."
+            "shards.stat:stat_shard", "Show the progress of a shard, as its primary reports it."
         ),
-        "unassign": LazyCommand("shards:unassign_shards", "Restart shards."),
-        "wait": LazyCommand("shards:wait_for_shards", "Wait until each shard is as it should be."),
+        "unassign": LazyCommand("shards.unassign:unassign_shards", "Restart shards."),
+        "wait": LazyCommand(
+            "shards.wait:wait_for_shards", "Wait until each shard is as it should be."
+        ),
     },
 )
 def shards() -> None:
@@ -122,29 +140,36 @@ def shards() -> None:
     cls=LazyGroup,
     lazy={
         **_spec_verbs("journal"),
-        "append": LazyCommand("journals:append_journal", "Append bytes to a journal."),
+        "append": LazyCommand("journals.append:append_journal", "Append bytes to a journal."),
         "describe": LazyCommand(
-            "describe:describe_journal", "Show all that is known of a journal."
+            "journals.describe:describe_journal", "Show all that is known of a journal."
         ),
-        "list": LazyCommand("journals:list_journals", "List journals."),
-        "fragments": LazyCommand("journals:list_fragments", "List the fragments of a journal."),
+        "list": LazyCommand("journals.spec_verbs:list_journals", "List journals."),
+        "fragments": LazyCommand(
+            "journals.fragments:list_fragments", "List the fragments of a journal."
+        ),
         "prune": LazyCommand(
-            "journals:prune_journals",
+            "journals.prune:prune_journals",
             "Remove fragments that are older than their journal's retention.",
         ),
-        "publish": LazyCommand("publish:publish_messages", "Publish JSON lines as messages."),
+        "publish": LazyCommand(
+            "journals.publish:publish_messages", "Publish JSON lines as messages."
+        ),
         "reset-head": LazyCommand(
-            "journals:reset_head", "Accept that the end of journals was lost."
+            "journals.reset_head:reset_head", "Accept that the end of journals was lost."
         ),
         "suspend": LazyCommand(
-            "journals:suspend_journals", "Suspend journals that nobody appends to."
+            "journals.suspend:suspend_journals", "Suspend journals that nobody appends to."
         ),
         "quarantined": LazyCommand(
-            "journals:quarantined", "List unknown entries that the broker moved to quarantine."
+            "journals.quarantined:quarantined",
+            "List unknown entries that the broker moved to quarantine.",
         ),
-        "read": LazyCommand("journals:read_journal", "Write a journal's bytes to standard output."),
+        "read": LazyCommand(
+            "journals.read:read_journal", "Write a journal's bytes to standard output."
+        ),
         "verify": LazyCommand(
-            "journals:verify_journals", "Compare stored fragments with their checksums."
+            "journals.verify:verify_journals", "Compare stored fragments with their checksums."
         ),
     },
 )
@@ -157,8 +182,7 @@ def journals() -> None:
     lazy={
         "evict": LazyCommand("leases:evict_leases", "Take leases from their owners."),
         "export": LazyCommand(
-            "leases:export_leases",
-            "Print all leases as JSON lines, for `shardctl leases import`.",
+            "leases:export_leases", "Print all leases as JSON lines, for `shardctl leases import`."
         ),
         "import": LazyCommand(
             "leases:import_leases", "Move leases and checkpoints into another store."

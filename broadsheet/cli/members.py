@@ -9,16 +9,12 @@ from contextlib import suppress
 
 import click
 
-from broadsheet.cli.connection import Connection, complete_members, connection_options, run_command
-from broadsheet.cli.output import (
-    OutputFormat,
-    confirm,
-    counted,
-    format_option,
-    print_messages,
-    print_table,
-    say,
-)
+from broadsheet.cli.command import run_command
+from broadsheet.cli.completion import complete_members
+from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.output.documents import OutputFormat, format_option, print_messages
+from broadsheet.cli.output.messages import confirm, counted, say
+from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.plan import print_plan
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.consumer.errors import PlanNotAppliedError
@@ -35,7 +31,7 @@ COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPO
 @click.command("list")
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
-def list_members(connection: Connection, output: str) -> None:
+def list_members(connection: Connection, output: OutputFormat) -> None:
     """List each member, its replicas, and whether it accepts more.
 
     STATE is ready, cordoned or leaving.
@@ -49,8 +45,8 @@ def list_members(connection: Connection, output: str) -> None:
     async def work() -> None:
         async with connection.allocation() as client:
             found = await client.members()
-        if output != OutputFormat.TABLE.value:
-            print_messages("members", found.members, OutputFormat(output))
+        if output is not OutputFormat.TABLE:
+            print_messages("members", found.members, output)
             return
         print_table(COLUMNS, [_row(member) for member in found.members])
 

@@ -9,20 +9,22 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.connection import Connection, complete_shards, connection_options, run_command
-from broadsheet.cli.describe import print_troubles, shard_of, troubles_of
-from broadsheet.cli.output import (
+from broadsheet.cli.command import run_command
+from broadsheet.cli.completion import complete_shards
+from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.output.documents import (
     OutputFormat,
-    counted,
     fields_of,
     format_option,
     print_fields,
     print_message,
-    print_table,
-    say,
 )
-from broadsheet.cli.shards import read_shard_changes
-from broadsheet.cli.specs_file import read_text
+from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.shards.selection import shard_of
+from broadsheet.cli.shards.space import read_shard_changes
+from broadsheet.cli.shards.troubles import print_troubles, troubles_of
+from broadsheet.cli.specs.files import read_text
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.allocation_pb2 import (
     ChangeKind,
@@ -63,7 +65,7 @@ def plan(
     drain: tuple[str, ...],
     add: tuple[str, ...],
     plan_id: str | None,
-    output: str,
+    output: OutputFormat,
 ) -> None:
     """Print what a change would move, without changing anything.
 
@@ -90,8 +92,8 @@ def plan(
             made = await client.plan(
                 changes=changes, drain=drain, add=[parse_new_members(text) for text in add]
             )
-            if output != OutputFormat.TABLE.value:
-                print_message(made, OutputFormat(output))
+            if output is not OutputFormat.TABLE:
+                print_message(made, output)
             else:
                 print_plan(made)
 
@@ -102,7 +104,7 @@ def plan(
 @click.argument("shard", shell_complete=complete_shards)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
-def explain(connection: Connection, shard: str, output: str) -> None:
+def explain(connection: Connection, shard: str, output: OutputFormat) -> None:
     """Explain a shard's placement, and what it waits for.
 
     A shard that failed, is stalled, held back or cut off from its broker: that comes first, with the cause, the line
@@ -117,14 +119,14 @@ def explain(connection: Connection, shard: str, output: str) -> None:
     async def work() -> None:
         async with connection.shards() as client:
             troubles = troubles_of(await shard_of(client, shard), datetime.now(UTC))
-        if output == OutputFormat.TABLE.value:
+        if output is OutputFormat.TABLE:
             # Before the leader is asked, which may be what is not there.
             print_troubles(shard, troubles)
         async with connection.allocation() as client:
             explained = await client.explain(shard)
-        if output != OutputFormat.TABLE.value:
+        if output is not OutputFormat.TABLE:
             fields = {"troubles": [asdict(each) for each in troubles], **fields_of(explained)}
-            print_fields(fields, OutputFormat(output))
+            print_fields(fields, output)
         else:
             _print_explanation(shard, explained)
 

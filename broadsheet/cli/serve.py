@@ -28,8 +28,8 @@ from broadsheet.allocator.policy import (
     TransitionPolicy,
 )
 from broadsheet.cli.application_name import load_application
-from broadsheet.cli.connection import fragment_options, take_fragments
-from broadsheet.cli.output import errors_in_one_line
+from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.fragment_options import FRAGMENTS
 from broadsheet.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.member.config import MemberConfig
@@ -63,6 +63,12 @@ _log = structlog.get_logger()
 
 
 _option = partial(click.option, show_envvar=True)
+
+
+def _fragment_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for add in reversed(FRAGMENTS.parameters):
+        command = add(command)
+    return command
 
 
 def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,9 +241,7 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="File with such keys, in place of --broker-auth-keys; read again when it changes.",
 )
 @_option(
-    "--jwks",
-    envvar="AUTH_JWKS",
-    help="Public keys of those who sign tokens: a file, or https://…",
+    "--jwks", envvar="AUTH_JWKS", help="Public keys of those who sign tokens: a file, or https://…"
 )
 @_option("--jwks-issuer", envvar="AUTH_JWKS_ISSUER", help="Their tokens' iss; any if absent.")
 @_option("--jwks-audience", envvar="AUTH_JWKS_AUDIENCE", help="Their tokens' aud; any if absent.")
@@ -253,7 +257,7 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Serve other machines without --auth-keys or --tls-client-ca.",
 )
 @server_tls_options
-@fragment_options
+@_fragment_options
 @shard_options
 @_call_bound_options
 @_option(
@@ -365,7 +369,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         trust=trust_from(options),
         allow_unauthenticated=options["allow_unauthenticated"],
         tls=take_tls(options),
-        fragments=take_fragments(options),
+        fragments=FRAGMENTS.take(options),
         broker_auth_keys=keys_from(options["broker_auth_keys"], options["broker_auth_keys_file"]),
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],
@@ -395,10 +399,7 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
 
 
 async def _serve(
-    application: Application[Any],
-    config: MemberConfig,
-    metrics_port: int | None,
-    metrics_host: str,
+    application: Application[Any], config: MemberConfig, metrics_port: int | None, metrics_host: str
 ) -> None:
     serve_only()
     keep_new_files_private()

@@ -19,7 +19,8 @@ from typing import Self
 
 import psutil
 
-from broadsheet.cli import journal_space, shard_space
+from broadsheet.cli.journals import space as journal_space
+from broadsheet.cli.shards import space as shard_space
 from broadsheet.consumer.client import ShardClient
 from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
 from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS, SUM_JOURNALS

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.cli.journal_space import format_journal_space, tree_of_listing
+from broadsheet.cli.journals.space import format_journal_space, tree_of_listing
 from broadsheet.cli.main import main
-from broadsheet.cli.shard_space import format_shard_space, space_of_listing
+from broadsheet.cli.shards.space import format_shard_space, space_of_listing
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.framing import NDJSON

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pytest
 from click.testing import CliRunner, Result
 
-from broadsheet.cli.line_input import line_blocks
+from broadsheet.cli.journals.line_input import line_blocks
 from broadsheet.cli.main import main
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient

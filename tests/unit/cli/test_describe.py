@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from broadsheet.cli.describe import SourceProgress, status_of, troubles_of
+from broadsheet.cli.shards.source_progress import SourceProgress
+from broadsheet.cli.shards.state import status_of
+from broadsheet.cli.shards.troubles import troubles_of
 from broadsheet.consumer.errors import ShardHeldBackError
 from broadsheet.consumer.shard.replica_status import failed_status
 from broadsheet.consumer.shard.stall_detector import Stall

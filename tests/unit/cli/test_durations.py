@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from hypothesis import given, strategies as st
 
-from broadsheet.cli.specs_file import format_duration, parse_duration
+from broadsheet.cli.durations import format_duration, parse_duration
 from broadsheet.runtime.errors import ValidationError
 
 

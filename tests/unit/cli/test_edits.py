@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 import pytest
 
-from broadsheet.cli.label import parse_label_edits
+from broadsheet.cli.journals.specs import JOURNALS
 from broadsheet.cli.main import main
-from broadsheet.cli.spec_changes import ANY_REVISION, Outcome, compare, difference
-from broadsheet.cli.spec_kind import JOURNALS, SHARDS, Change, Stored
-from broadsheet.cli.specs_file import read_text, specs_files
+from broadsheet.cli.shards.specs import SHARDS
+from broadsheet.cli.specs.changes import ANY_REVISION, Outcome, compare, difference
+from broadsheet.cli.specs.files import read_text, specs_files
+from broadsheet.cli.specs.kind import Change, Stored
+from broadsheet.cli.specs.label import parse_label_edits
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set
 from broadsheet.wire.shard_pb2 import ShardSpec
@@ -156,7 +158,7 @@ def test_directory_is_read_by_its_yaml_files(tmp_path: Path) -> None:
         read_text(tmp_path / "missing.yaml", option="--filename")
 
 
-@pytest.mark.parametrize("verb", ["apply", "delete", "diff", "edit", "label"])
+@pytest.mark.parametrize("verb", ["apply", "delete", "diff", "edit", "label", "list"])
 def test_verb_that_both_kinds_have_takes_the_same_options(verb: str) -> None:
     """What somebody knows of shards holds for journals: one factory makes both commands."""
     shards, journals = (
@@ -169,8 +171,12 @@ def test_verb_that_both_kinds_have_takes_the_same_options(verb: str) -> None:
         for group in ("shards", "journals")
     )
 
-    # Only shards refer to something that can be looked up.
-    assert shards - {"--no-verify-journals"} == journals
+    # Only shards refer to something that can be looked up or created, and have replicas and sources.
+    of_shards = {
+        "apply": {"--no-verify-journals", "-y", "--yes"},
+        "list": {"-r", "--replicas", "--lag"},
+    }
+    assert shards - of_shards.get(verb, set()) == journals
 
 
 def _command(group: str, verb: str) -> click.Command:

@@ -6,13 +6,13 @@ import click
 import pytest
 
 from broadsheet.allocator.errors import AllocatorError
-from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.cli.output import (
+from broadsheet.cli.errors import (
     NothingSelectedError,
     StaleRevisionError,
     errors_in_one_line,
     exit_status_of,
 )
+from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.errors import EndpointError, ValidationError

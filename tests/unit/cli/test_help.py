@@ -59,7 +59,7 @@ def test_command_imports_no_other() -> None:
     )
 
     imported = ended.stdout.split()
-    assert "broadsheet.cli.shards" in imported
+    assert "broadsheet.cli.shards.table" in imported
     assert not {
         "broadsheet.cli.dev",
         "broadsheet.cli.serve",

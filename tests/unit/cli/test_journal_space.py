@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.cli.journal_space import (
+from broadsheet.cli.journals.space import (
     changes_of,
     format_journal_space,
     parse_journal_space,

@@ -7,16 +7,9 @@ from collections.abc import Sequence
 import click
 import pytest
 
-from broadsheet.cli.output import (
-    Rows,
-    changed_rows,
-    parse_jsonpath,
-    poll_rows,
-    print_table,
-    select_path,
-    styled_state,
-    watch_rows,
-)
+from broadsheet.cli.output.jsonpath import parse_jsonpath, select_path
+from broadsheet.cli.output.lists import Rows, Table, changed_rows, watch_rows
+from broadsheet.cli.output.tables import print_table, styled_state
 from broadsheet.runtime.errors import EndpointError, ValidationError
 
 DOCUMENT = {
@@ -92,7 +85,7 @@ async def test_watch_prints_changes_and_outlives_a_member(
         ]
     )
     with pytest.raises(_EndOfTestError):
-        states = poll_rows(scripted.look, interval_seconds=0.001)
+        states = scripted.follow(interval_seconds=0.001)
         await watch_rows(states, only_names=only_names)
 
     shown = capsys.readouterr()
@@ -100,7 +93,7 @@ async def test_watch_prints_changes_and_outlives_a_member(
     assert shown.err == "cannot reach http://m: gone; still watching\na: no\n"
 
 
-class _Scripted:
+class _Scripted(Table):
     """Answers one after another."""
 
     def __init__(self, answers: Sequence[Rows | Exception]) -> None:

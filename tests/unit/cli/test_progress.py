@@ -6,17 +6,17 @@ from io import StringIO
 
 import pytest
 
-from broadsheet.cli.progress import Unit, progress_display
+from broadsheet.cli.output.progress import Unit, progress_display
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one for each look: logs of jobs are read by people, too."""
-    monkeypatch.setattr("broadsheet.cli.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("broadsheet.cli.output.progress.LINE_SECONDS", 0.0)
     with progress_display("playing logs/a", Unit.BYTES) as display:
         display.show(1_500_000, 4_500_000)
-        monkeypatch.setattr("broadsheet.cli.progress.LINE_SECONDS", 60.0)
+        monkeypatch.setattr("broadsheet.cli.output.progress.LINE_SECONDS", 60.0)
         display.show(1_500_000, 4_500_000)
     assert capsys.readouterr().err == "playing logs/a: 1.5 MB of 4.5 MB\n"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.cli.recovery import kind_of, recovered_files, total_bytes
+from broadsheet.cli.shards.recover import total_bytes
+from broadsheet.cli.shards.recovered_files import kind_of, recovered_files
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 
 

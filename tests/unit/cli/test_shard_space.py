@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from broadsheet.cli.shard_space import (
+from broadsheet.cli.shards.space import (
     LabelNode,
     ShardNode,
     ShardSpace,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from broadsheet.cli.progress import LONG_TEXT_BYTES, say_reading
+from broadsheet.cli.output.progress import LONG_TEXT_BYTES, say_reading
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.yaml_documents import decode_yaml, encode_yaml
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.cli.main import main
-from broadsheet.cli.shards import WaitCondition
+from broadsheet.cli.shards.wait import WaitCondition
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 

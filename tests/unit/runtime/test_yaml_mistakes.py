@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broadsheet.cli.contexts import ContextsFile
-from broadsheet.cli.journal_space import JournalNode
-from broadsheet.cli.shard_space import ShardSpace
+from broadsheet.cli.journals.space import JournalNode
+from broadsheet.cli.shards.space import ShardSpace
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.yaml_documents import decode_yaml
 from broadsheet.security.auth import parse_identities

@@ -1,0 +1,76 @@
+"""Errors of commands: one line on standard error, and an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.errors import (
+    BroadsheetError,
+    RpcFailedError,
+    ValidationError,
+    os_error_text,
+)
+from broadsheet.wire.errors import ApplyConflictError
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Convert our own errors into click errors: one line on stderr, with exit status 1."""
+    try:
+        yield
+    except (BroadsheetError, TimeoutError) as error:
+        # Notes report what was done before the error: "the first 200 of 300 changes were applied".
+        notes = getattr(error, "__notes__", [])
+        raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise  # click ends quietly: the reader has ended
+        raise CommandError(os_error_text(error), ExitStatus.FAILED) from error
+
+
+class CommandError(click.ClickException):
+    """An error of ours as click shows it, with its own exit status."""
+
+    def __init__(self, message: str, status: ExitStatus) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has an attribute of the class
+        """The status with which the process ends."""
+        return self.status.value
+
+
+class NothingSelectedError(ValidationError):
+    """Nothing of that name, or that matches the selector."""
+
+
+class StaleRevisionError(ValidationError):
+    """Somebody changed what a command, or its file, was about to change."""
+
+
+_STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
+    (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
+    (ExitStatus.TIMEOUT, (TimeoutError,)),
+    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError)),
+)
+
+
+def exit_status_of(error: Exception) -> ExitStatus:
+    """Return the exit status of a command that ends with an error of ours."""
+    return next(
+        (status for status, kinds in _STATUSES if isinstance(error, kinds)), ExitStatus.FAILED
+    )
+
+
+def _line_of(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
+        return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
+    return line

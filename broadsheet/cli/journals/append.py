@@ -1,0 +1,90 @@
+"""`shardctl journals append`: bytes of a file, or of standard input, into a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+
+from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.journals.line_check import LineCheck, line_check
+from broadsheet.cli.journals.selection import JournalName
+from broadsheet.cli.output.messages import say
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.errors import ValidationError
+
+APPEND_BYTES_MAX = 4 * 1024 * 1024
+"""Input read before it is appended; whole lines with `--lines`, so that no append splits one."""
+
+
+@command_options
+class AppendOptions:
+    """Options of `append`."""
+
+    journal: JournalName
+    stream: BinaryIO = option(
+        "What to append; standard input if absent.",
+        "-f",
+        "--file",
+        type=click.File("rb"),
+        default="-",
+    )
+    lines: bool = flag(
+        "Never split a line over two appends, and refuse lines that readers of the journal's content type refuse."
+    )
+
+
+@cluster_command("append", AppendOptions)
+async def append_journal(connection: Connection, options: AppendOptions) -> None:
+    """Append bytes to a journal. Each append of at most 4 MiB is atomic.
+
+    Bytes are appended as they are. `shardctl journals publish` writes messages with UUIDs, of any content type.
+
+    \b
+    Examples:
+      shardctl journals append my/journal -f data.bin
+      generate | shardctl journals append my/journal --lines
+    """
+    journal = options.journal
+    async with connection.journals() as client:
+        check = await _check_of(client, journal) if options.lines else None
+        appended = ""
+        try:
+            for content in _blocks(options.stream, whole_lines=options.lines):
+                checked = content if check is None else check.checked(content)
+                if not checked:
+                    continue
+                commit = (await client.append(journal, checked)).commit
+                begin = appended.partition(",")[0] or f"[{commit.begin}"
+                appended = f"{begin}, {commit.end})"
+            if check is not None:
+                check.require_complete()
+        except ValidationError as error:
+            error.add_note(f"appended before it: {appended or 'nothing'}")
+            raise
+    say(f"appended {appended} to {journal}" if appended else "nothing to append")
+
+
+async def _check_of(client: JournalClient, journal: str) -> LineCheck | None:
+    try:
+        return line_check((await client.get(journal)).spec)
+    except JournalNotFoundError:
+        # It may be hidden from a token that may only append; if it is not there, the append says so.
+        return None
+
+
+def _blocks(stream: BinaryIO, *, whole_lines: bool) -> Iterator[bytes]:
+    rest = b""
+    while block := stream.read(APPEND_BYTES_MAX - len(rest)):
+        content = rest + block
+        cut = content.rfind(b"\n") + 1 if whole_lines else len(content)
+        if cut == 0 and len(content) >= APPEND_BYTES_MAX:
+            raise ValidationError("--lines", f"a line exceeds {APPEND_BYTES_MAX} bytes")
+        if cut:
+            yield content[:cut]
+        rest = content[cut:]
+    if rest:
+        yield rest

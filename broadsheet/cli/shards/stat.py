@@ -1,0 +1,71 @@
+"""`shardctl shards stat`: the progress of a shard, as its primary reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.output.documents import Output, OutputFormat, print_message
+from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.shards.selection import ShardId
+from broadsheet.runtime.errors import ValidationError
+
+
+@command_options
+class StatOptions:
+    """Options of `stat`."""
+
+    shard: ShardId
+    read_through: tuple[str, ...] = option(
+        "Wait until the shard has read this far; may be repeated.",
+        multiple=True,
+        metavar="JOURNAL=OFFSET",
+    )
+    timeout: float = option(
+        "Seconds to wait for that.", type=click.FloatRange(min=0, min_open=True), default=10.0
+    )
+    output: Output
+
+
+@cluster_command("stat", StatOptions)
+async def stat_shard(connection: Connection, options: StatOptions) -> None:
+    """Show the progress of a shard, as its primary reports it.
+
+    \b
+    Examples:
+      shardctl shards stat flights-000
+      shardctl shards stat flights-000 --timeout 60 \\
+          --read-through flights/departures/part-000=1048576
+    """
+    shard, timeout = options.shard, options.timeout
+    async with connection.shards() as client:
+        offsets = _offsets(options.read_through)
+        if offsets:
+            # Also during a hand-over, or after the death of the primary: the caller waits for
+            # the shard, not for a process.
+            answer = await client.wait_read_through(shard, offsets, timeout_seconds=timeout)
+        else:
+            answer = await client.stat(shard, timeout_seconds=timeout)
+    if options.output is not OutputFormat.TABLE:
+        print_message(answer, options.output)
+        return
+    told = (("read through", answer.read_through), ("published at", answer.publish_at))
+    rows = [
+        [journal, progress, str(offset)]
+        for progress, offsets_told in told
+        for journal, offset in sorted(offsets_told.items())
+    ]
+    print_table(["JOURNAL", "PROGRESS", "OFFSET"], rows)
+
+
+def _offsets(texts: Sequence[str]) -> dict[str, int]:
+    offsets = {}
+    for text in texts:
+        journal, separator, offset = text.rpartition("=")
+        if not separator or not offset.isdecimal():
+            raise ValidationError("--read-through", f"expected JOURNAL=OFFSET, got {text!r}")
+        offsets[journal] = int(offset)
+    return offsets

@@ -1,0 +1,47 @@
+"""`delete` of shards and journals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from broadsheet.cli.command import DryRun, Yes
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.output.messages import confirm, counted
+from broadsheet.cli.specs.changes import apply_changes
+from broadsheet.cli.specs.kind import Change, Kind, SpecT, Stored
+from broadsheet.cli.specs.verb import Selection, SpecVerb
+
+NAMES_SHOWN = 10
+"""Names in a question; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions(Selection):
+    """Options of `delete`."""
+
+    dry_run: DryRun
+    yes: Yes
+
+
+async def _delete(kind: Kind[SpecT], connection: Connection, options: DeleteOptions) -> None:
+    async with kind.over(connection) as client:
+        listed = await options.of(client)
+        if not options.dry_run:
+            what = f"{counted(len(listed), kind.noun)}: {_names(listed)}"
+            confirm(f"Delete {what}?", yes=options.yes)
+            await apply_changes(client, [Change(each.name, None, each.revision) for each in listed])
+    suffix = " (dry run)" if options.dry_run else ""
+    for each in listed:
+        click.echo(f"{each.name} deleted{suffix}")
+
+
+def _names(listed: Sequence[Stored[SpecT]]) -> str:
+    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return ", ".join(each.name for each in listed[:NAMES_SHOWN]) + more
+
+
+DELETE: Final = SpecVerb("delete", DeleteOptions, _delete)

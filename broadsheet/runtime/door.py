@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 from broadsheet.runtime.errors import ExtraMissingError
 
@@ -101,13 +103,20 @@ def public_names(
     return find, names
 
 
+def _source_of(spec: ModuleSpec) -> str:
+    if isinstance(spec.loader, InspectLoader):
+        return spec.loader.get_source(spec.name) or ""
+    # The loader of pytest, which rewrites the assertions of packages that bring a plugin, shows no source.
+    assert spec.origin is not None, f"{spec.name} has source"
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
 @cache
 def homes_of(door: str) -> Mapping[str, str]:
     """Return the module that defines each public name of a package, as its TYPE_CHECKING block imports them."""
     spec = sys.modules[door].__spec__
     assert spec is not None, f"{door} is imported"
-    assert isinstance(spec.loader, InspectLoader), f"{door} has source"
-    tree = ast.parse(spec.loader.get_source(door) or "")
+    tree = ast.parse(_source_of(spec))
     return {
         alias.name: statement.module
         for block in tree.body

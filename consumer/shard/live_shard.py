@@ -52,6 +52,7 @@ from broadsheet.consumer.shard.supervision import (
     trace_of,
     way_past,
 )
+from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.clock_watch import ClockWatch
 from broadsheet.runtime.task_group import TaskGroup
@@ -192,6 +193,11 @@ class LiveShard:
     def is_ready(self) -> bool:
         """Report whether the current attempt has restored its store, and has not ended."""
         return self._attempt.ready.done() and not self._attempt.ended
+
+    @property
+    def activity(self) -> Activity:
+        """Activity that the current attempt's transactions wait for."""
+        return self._attempt.activity
 
     @property
     def primary(self) -> bool:

@@ -175,6 +175,11 @@ class PrimaryAttempt:
         cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
         return Usage(consumed_bytes=self._achievements.consumed_bytes, cpu_seconds=cpu_seconds)
 
+    @property
+    def activity(self) -> tx.Activity:
+        """Activity that the transactions wait for; before there are any, the attempt works."""
+        return self._loop.activity if self._loop is not None else tx.Activity.WORKING
+
     def look(self, heads: Mapping[str, int]) -> ProgressSample:
         """Return a sample of the attempt's progress.
 
@@ -190,7 +195,7 @@ class PrimaryAttempt:
             read=dict(self._achievements.sequenced_to),
             committed=self.progress.copies()[0],
             deliveries=self._callbacks.deliveries if self._callbacks is not None else 0,
-            activity=self._loop.activity if self._loop is not None else tx.Activity.WORKING,
+            activity=self.activity,
             heads=heads,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,13 +32,14 @@ from broadsheet.consumer.shard.environment import ShardConfig, ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.shard.worker import ShardWorker
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.cluster import SharedParts, SimulatedProcess
 from broadsheet.testing.allocator.kernel.network import FaultyEtcd, Link
 from broadsheet.testing.allocator.kernel.virtual_loop import Process
 from broadsheet.testing.shards.broker import MemoryBroker
-from broadsheet.testing.shards.channels import SimulatedChannels
+from broadsheet.testing.shards.channels import CHUNK_BYTES, SimulatedChannels
 from broadsheet.wire.shard_pb2 import ShardSpec
 
 LOAD_RETRY_SECONDS = 0.3
@@ -125,6 +126,10 @@ class SimulatedSurroundings(SharedParts):
     config: ShardConfig
     directory: Path
     """Directory of the files of all members."""
+    chunk_bytes: Sequence[int] = CHUNK_BYTES
+    """Largest content of a read's message; one is drawn for each."""
+    new_worker: Callable[[str, Random], ShardWorker] = field(default=InlineWorker)
+    """Makes where a shard's callbacks run."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -141,6 +146,8 @@ class SimulatedConsumer(SimulatedProcess):
     surroundings: SimulatedSurroundings
     is_gone: bool = False
     """True once its death is known."""
+    on_appended: Callable[[str, str, bytes], object] = lambda *_: None
+    """Called with shard, journal and content of what the broker has appended, before the answer is sent."""
 
     shards: list[LiveShard] = field(default_factory=list)
     """All that it has served or serves, oldest first."""
@@ -188,14 +195,19 @@ class SimulatedConsumer(SimulatedProcess):
         return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
 
     def _new_shard(self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment) -> LiveShard:
-        shard = LiveShard(spec, assignment, self._environment(key_space))
+        shard = LiveShard(spec, assignment, self._environment(key_space, spec.id))
         self.shards.append(shard)
         return shard
 
-    def _environment(self, key_space: KeySpace) -> ShardEnvironment:
+    def _environment(self, key_space: KeySpace, shard_id: str) -> ShardEnvironment:
         given = self.surroundings
         etcd, keys = self._etcd(), AuxiliaryKeys(given.keys.root)
-        channels = SimulatedChannels(given.broker, self.to_journals)
+        channels = SimulatedChannels(
+            given.broker,
+            self.to_journals,
+            chunk_bytes=given.chunk_bytes,
+            on_appended=partial(self.on_appended, shard_id),
+        )
         return ShardEnvironment(
             application=self.application,
             journals=JournalClient(channels.default_endpoint, channels=channels, clock=given.clock),
@@ -211,7 +223,7 @@ class SimulatedConsumer(SimulatedProcess):
             state_directory=given.directory / self.member_id.suffix,
             config=given.config,
             new_random=lambda: Random(self.random.random()),
-            new_worker=lambda name: InlineWorker(name, self.random),
+            new_worker=lambda name: given.new_worker(name, self.random),
             random_bytes=self.random.randbytes,
         )
 

@@ -26,6 +26,7 @@ import broadsheet.leases as leases_door
 import broadsheet.runtime as runtime_door
 import broadsheet.security as security_door
 import broadsheet.spark_bridge as spark_door
+import broadsheet.testing as test_kit
 import broadsheet.testing.allocator as allocator_simulation
 import broadsheet.testing.leases as lease_suites
 import broadsheet.testing.shards as shard_simulation
@@ -48,6 +49,7 @@ _LAZY = (
     spark_door,
     lease_suites,
     store_suites,
+    test_kit,
 )
 DOORS = {door.__name__: door for door in (*_LAZY, allocator_simulation, shard_simulation)}
 _ROOMS = sorted(

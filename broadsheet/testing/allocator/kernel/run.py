@@ -260,7 +260,7 @@ def run_simulation(
     # Jitter that is not injected comes from the process-wide generator.
     random.seed(seed)
     try:
-        with _logs_to(sink):
+        with logs_to(sink):
             return run_virtual(_run(seed, new_simulation, sink))
     finally:
         random.setstate(state)
@@ -312,7 +312,7 @@ async def _time_of_faults(faults: FaultSource, findings: Findings) -> None:
 
 
 @contextmanager
-def _logs_to(sink: Sink | None) -> Iterator[None]:
+def logs_to(sink: Sink | None) -> Iterator[None]:
     """Send structured logs to `sink`, or discard them, for a while."""
 
     def show(_: object, method: str, event: structlog.typing.EventDict) -> str:

@@ -136,7 +136,7 @@ class _Guarded:
             self._callback(*self._args)
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class JumpingSelector(selectors.SelectSelector):
     """A selector that waits only for time, by jumping to it."""
 
     def __init__(self) -> None:
@@ -145,6 +145,14 @@ class _JumpingSelector(selectors.SelectSelector):
         self.end_seconds = math.inf
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Jump to the next timer.
+
+        Args:
+            timeout: Virtual seconds until it is due; 0 if something is ready, None if there is no timer.
+
+        Raises:
+            DeadlockError: there is none, or the time is up.
+        """
         if timeout is None:
             raise DeadlockError("nothing is ready and no timer is set")
         self.now_seconds += max(0.0, timeout)
@@ -158,8 +166,13 @@ class _JumpingSelector(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time. `time()` is seconds since its start."""
 
-    def __init__(self) -> None:
-        selector = _JumpingSelector()
+    def __init__(self, selector: JumpingSelector | None = None) -> None:
+        """Begin at time 0.
+
+        Args:
+            selector: Jumps in time; may wait for something real first.
+        """
+        selector = selector or JumpingSelector()
         self._virtual = selector
         super().__init__(selector)
 

@@ -1,0 +1,1 @@
+"""A cluster of one's own application for its tests. `broadsheet.testing` is the door to it."""

@@ -22,7 +22,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.journals.appender import append_once, append_patiently, check_append
 from broadsheet.journals.channels import ChannelCache, Channels
-from broadsheet.journals.direct_fragments import ReadTotals
+from broadsheet.journals.direct_fragments import FragmentOpener, ReadTotals
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     JournalNotFoundError,
@@ -35,6 +35,7 @@ from broadsheet.journals.extensions import (
     verify_journal,
 )
 from broadsheet.journals.guard import OffsetGuard, Present
+from broadsheet.journals.known_sums import KnownSumsCache
 from broadsheet.journals.listing import (
     BrokerAnswer,
     ListResult,
@@ -46,8 +47,9 @@ from broadsheet.journals.listing import (
     watch_journals,
 )
 from broadsheet.journals.pipelining import Pipelined
-from broadsheet.journals.reader import Reader, ReadSpan as ReadSpan
+from broadsheet.journals.reader import Reader, ReaderOptions, ReadSpan as ReadSpan
 from broadsheet.journals.route_cache import RouteCache
+from broadsheet.journals.sums_requests import SumsRequests
 from broadsheet.journals.transport import JournalTransport, TransportPolicy
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.security.auth import ClientAuth, NoAuth
@@ -110,6 +112,8 @@ class JournalClient:
             policy,
             clock,
         )
+        sums = KnownSumsCache(SumsRequests(self._transport).ask)
+        self._fragments = FragmentOpener(policy.fragments, clock, sums)
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,7 +129,7 @@ class JournalClient:
     async def close(self) -> None:
         """Close every channel; calls in progress are cancelled. Idempotent."""
         try:
-            await self._transport.fragments.close()
+            await self._fragments.close()
         finally:
             await self._transport.channels.close()
 
@@ -233,13 +237,8 @@ class JournalClient:
             begin_mod_time=begin_mod_time,
             min_etcd_revision=min_etcd_revision,
         )
-        return Reader(
-            self._transport,
-            request,
-            linger_seconds=linger_seconds,
-            guard=guard,
-            stored=stored,
-        )
+        options = ReaderOptions(linger_seconds=linger_seconds, guard=guard, stored=stored)
+        return Reader(self._transport, self._fragments, request, options)
 
     async def append(
         self,

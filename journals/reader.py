@@ -18,7 +18,7 @@ from typing import Self
 import grpc
 import structlog
 
-from broadsheet.journals.direct_fragments import FragmentStream
+from broadsheet.journals.direct_fragments import FragmentOpener, FragmentStream
 from broadsheet.journals.errors import (
     JournalDamagedError,
     JournalError,
@@ -180,6 +180,18 @@ class ReadProgress:
         self.write_head = max(self.write_head, end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """The parts of a read that are not the broker's."""
+
+    linger_seconds: float = 0.0
+    """Delay of content at the write head; see `broadsheet.wire.read_metadata`."""
+    guard: OffsetGuard | None = None
+    """Ends the read with JournalReplacedError if the journal no longer holds what was read before."""
+    stored: Sequence[FragmentsResponse.ListedFragment] = ()
+    """Fragments with signed URLs, which are read without asking a broker."""
+
+
 class Reader:
     """An asynchronous iterator of `ReadSpan`s. Iterate it from one task at a time; `aclose` it if you stop early.
 
@@ -189,31 +201,30 @@ class Reader:
     def __init__(
         self,
         transport: JournalTransport,
+        fragments: FragmentOpener,
         request: ReadRequest,
-        *,
-        linger_seconds: float = 0.0,
-        guard: OffsetGuard | None = None,
-        stored: Sequence[FragmentsResponse.ListedFragment] = (),
+        options: ReaderOptions | None = None,
     ) -> None:
         """Create the reader; nothing is sent until the first iteration.
 
         Args:
             transport: Reaches brokers.
-            request: What to read.
-            linger_seconds: See `broadsheet.wire.read_metadata`.
-            guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
-            stored: Fragments with signed URLs, which are read without asking a broker.
+            fragments: Opens stored fragments where they lie.
+            request: The bytes to read.
+            options: The rest; the defaults if None.
 
         Raises:
             ValidationError: the request is malformed, or lingers for too long.
         """
         validate_read_request(request)
-        self._options = (BRIEF_TAIL, *metadata_of_linger(linger_seconds))
+        options = options or ReaderOptions()
+        self._options = (BRIEF_TAIL, *metadata_of_linger(options.linger_seconds))
         self._transport = transport
+        self._fragments = fragments
         self._request = request
         self._clock = transport.clock
         self._progress = ReadProgress(request.offset, request.end_offset)
-        self._guard = guard
+        self._guard = options.guard
         self._backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
         self._call: grpc.aio.UnaryStreamCall[ReadRequest, ReadChunk | ReadResponse] | None = None
         self._endpoint = ""
@@ -221,7 +232,7 @@ class Reader:
         self._refusals = 0
         self._waiting_since: float | None = None
         self._finished = False
-        self._stored = [each for each in reversed(stored) if each.signed_url]
+        self._stored = [each for each in reversed(options.stored) if each.signed_url]
         """Listed fragments, the first one last."""
         self._direct: FragmentStream | None = None
         self._wants_direct = transport.policy.fragments.enabled and not request.metadata_only
@@ -433,7 +444,7 @@ class Reader:
         request.offset, request.end_offset = -1, 0
         request.block, request.metadata_only = False, True
         try:
-            async with Reader(self._transport, request) as probe:
+            async with Reader(self._transport, self._fragments, request) as probe:
                 async for _ in probe:
                     raise AssertionError("a metadata-only read delivers nothing")
         except (EndpointError, JournalUnavailableError, RpcFailedError) as error:
@@ -464,7 +475,7 @@ class Reader:
         try:
             if fragment.journal != split_journal(self.journal)[0]:
                 raise DirectReadError(fragment, "refused", f"it is one of {fragment.journal}")
-            self._direct = await self._transport.fragments.open(wanted)
+            self._direct = await self._fragments.open(wanted)
         except DirectReadError as error:
             self._on_direct_failure(error, fragment)
 

@@ -23,8 +23,7 @@ from tenacity import (
 )
 
 from broadsheet.journals.channels import BulkStub, Channels
-from broadsheet.journals.direct_fragments import DirectFragments, FragmentOpener, ReadTotals
-from broadsheet.journals.known_sums import KnownSumsCache
+from broadsheet.journals.direct_fragments import DirectFragments, ReadTotals
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.actor import ACTOR, local_actor
@@ -136,7 +135,6 @@ class JournalTransport:
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
-        self.fragments = FragmentOpener(policy.fragments, clock, KnownSumsCache(self))
         self.read_totals = ReadTotals()
         """Content of all readers."""
         self._auth = auth

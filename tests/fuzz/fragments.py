@@ -15,7 +15,7 @@ from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums, decode_sums, 
 from broadsheet.journals.direct_fragments import open_below
 from broadsheet.journals.errors import JournalDamagedError
 from broadsheet.journals.fragment_content import DirectReadError, FragmentContent, WantedSpan
-from broadsheet.journals.known_sums import sums_in
+from broadsheet.journals.sums_requests import sums_in
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.fragments_pb2 import FragmentSumsResponse

@@ -14,12 +14,14 @@ import pytest
 
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.server import Broker
-from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums
+from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums, StoredSums
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.direct_fragments import DirectFragments, FragmentOpener
 from broadsheet.journals.errors import JournalDamagedError
 from broadsheet.journals.fragment_content import SHORT_BYTES_MAX, WantedSpan
+from broadsheet.journals.known_sums import KnownSumsCache
 from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.clock import SystemClock
 from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.fragments_pb2 import FragmentSumsRequest
 from broadsheet.wire.fragments_pb2_grpc import FragmentServiceStub
@@ -246,6 +248,12 @@ async def test_a_broker_tells_the_sums_of_its_fragments_alone(tmp_path: Path) ->
     assert (unknown.status, unknown.known, unknown.sums) == (pb.OK, False, b"")
 
 
+async def _no_sums(fragment: pb.Fragment) -> StoredSums | None:
+    """Answer as a broker does that knows no checksums."""
+    del fragment
+    return None
+
+
 def _open_files() -> int:
     """Return how many descriptors of fragments this process has."""
     found = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
@@ -255,12 +263,14 @@ def _open_files() -> int:
 async def test_a_fragment_that_is_opened_and_not_read_is_closed(tmp_path: Path) -> None:
     """A reader that ends right after it has opened a file: thousands of those would leave no descriptor for others."""
     async with _stored(tmp_path) as stored:
-        opener = stored.client._transport.fragments
+        policy = DirectFragments(roots=(stored.root,))
+        opener = FragmentOpener(policy, SystemClock(), KnownSumsCache(_no_sums))
         wanted = WantedSpan(stored.fragment, stored.path.as_uri(), 0, LENGTH)
         before = _open_files()
         for _ in range(20):
             (await opener.open(wanted)).close()
         after = _open_files()
+        await opener.close()
 
     assert after <= before
 

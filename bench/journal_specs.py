@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.wire.journal_pb2 import NONE, ApplyRequest, JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, label_set
 
@@ -12,7 +13,7 @@ FRAGMENT_BYTES = 256 << 20
 
 def journal_change(
     name: str,
-    content_type: str = "application/x-ndjson",
+    content_type: str = NDJSON,
     *,
     fragment_bytes: int = FRAGMENT_BYTES,
 ) -> ApplyRequest.Change:

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from broadsheet.journals.append_fence import WriterEpochRegister as WriterEpochRegister
     from broadsheet.journals.append_service import AppendService as AppendService
     from broadsheet.journals.client import JournalClient as JournalClient
+    from broadsheet.journals.content.arrow import ArrowType as ArrowType
+    from broadsheet.journals.content.csv import CsvType as CsvType
+    from broadsheet.journals.content.json import (
+        NDJSON as NDJSON,
+        JsonStructType as JsonStructType,
+        JsonType as JsonType,
+        Meta as Meta,
+        json_uuid_of as json_uuid_of,
+    )
+    from broadsheet.journals.content.protobuf import ProtobufType as ProtobufType
     from broadsheet.journals.content.registry import framing_for as framing_for
     from broadsheet.journals.errors import JournalError as JournalError
     from broadsheet.journals.message.batch import (
@@ -18,7 +28,6 @@ if TYPE_CHECKING:
         MessageBatch as MessageBatch,
         MessageType as MessageType,
     )
-    from broadsheet.journals.message.framing import NDJSON as NDJSON
     from broadsheet.journals.message.partitioning import (
         KeyColumn as KeyColumn,
         MappedJournal as MappedJournal,
@@ -37,15 +46,6 @@ if TYPE_CHECKING:
         RingLimits as RingLimits,
         open_source as open_source,
         read_committed as read_committed,
-    )
-    from broadsheet.journals.message.types import (
-        ArrowType as ArrowType,
-        CsvType as CsvType,
-        JsonStructType as JsonStructType,
-        JsonType as JsonType,
-        Meta as Meta,
-        ProtobufType as ProtobufType,
-        json_uuid_of as json_uuid_of,
     )
     from broadsheet.journals.message.uuid import (
         Flags as Flags,

@@ -12,8 +12,9 @@ from random import Random
 from typing import Any, Final, Literal, TypeAlias
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.message_type import MessageType
-from broadsheet.journals.content.registry import ContentType, content_of
+from broadsheet.journals.content.registry import content_of
 from broadsheet.journals.errors import JournalNotFoundError, NoPartitionsError
 from broadsheet.journals.message.partitioning import (
     RULES,

@@ -22,9 +22,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.framing import NDJSON, LineFraming
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.framing import LineFraming
 from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order

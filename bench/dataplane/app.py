@@ -31,11 +31,11 @@ from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Cou
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.content.arrow import ArrowType
+from broadsheet.journals.content.json import NDJSON, JsonStructType, JsonType, Meta
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import ArrowType, JsonStructType, JsonType, Meta
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import Checkpoint
 

@@ -24,7 +24,7 @@ from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG
 from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec

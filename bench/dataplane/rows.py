@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, FixedFraming
-from broadsheet.journals.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowMessage, ArrowType
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     Flags,
@@ -103,7 +104,7 @@ class RowWriter:
         batch = self.record_batch(rows)
         message = build_uuid(self._producer, self._tick(), Flags.CONTINUE_TXN)
         acknowledgement = build_uuid(self._producer, self._tick(), Flags.ACK_TXN)
-        frame, encode = FixedFraming(ARROW_STREAM).frame, ArrowType().encode
+        frame, encode = FixedFraming().frame, ArrowType().encode
         return frame(encode(ArrowMessage(batch, message))) + frame(acknowledgement)
 
     def record_batch(self, rows: int) -> pa.RecordBatch:

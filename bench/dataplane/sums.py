@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from broadsheet.journals.message.types import Meta
+from broadsheet.journals.content.json import Meta
 
 Sums: TypeAlias = "dict[str, list[int]]"
 """[count, sum] by key."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire.journal_pb2 import JournalSpec
 
 SOURCE, OUTPUT = "bench/failover/in", "bench/failover/out"

@@ -11,11 +11,10 @@ from itertools import pairwise
 
 from bench.failover.app import OUTPUT, SOURCE
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.runtime.task_group import TaskGroup
 

@@ -27,11 +27,11 @@ from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.checkpoint import build_checkpoint
 from broadsheet.journals.message.producers import FilingLimits
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import PRODUCER_BYTES, Flags
 from broadsheet.testing.stores.subject import FixedShard
 from broadsheet.wire.shard_pb2 import Checkpoint

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire import journal_pb2
 
 DIRECTORY_VARIABLE = "KEY_SUMS_DIRECTORY"

@@ -30,9 +30,9 @@ from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
@@ -123,7 +123,7 @@ class Cluster:
 async def _publish(broker: str) -> list[bytes]:
     """Write the messages in acknowledged transactions; return their payloads."""
     publisher = Publisher(MessageClock(), new_producer_id())
-    target = MappedJournal(JOURNAL, "application/x-ndjson")
+    target = MappedJournal(JOURNAL, NDJSON)
     json_type = JsonType()
     payloads: list[bytes] = []
     async with JournalClient(broker) as journals:

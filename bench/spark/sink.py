@@ -21,7 +21,9 @@ from bench.report import emit
 from bench.spark.dropping_format import DroppingFormat
 from bench.spark.machine import CORES, Machine, rows_of, running
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.wire.journal_pb2 import ApplyRequest
 
 if TYPE_CHECKING:

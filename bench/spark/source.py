@@ -25,7 +25,9 @@ from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, rows_of, running
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, FixedFraming
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.uuid import (
     Flags,
     MessageClock,
@@ -194,7 +196,7 @@ def _acknowledgements() -> dict[str, bytes]:
     uuid = build_uuid(new_producer_id(), MessageClock().tick(), Flags.ACK_TXN)
     return {
         "json": b'{"_meta":{"uuid":"%s"}}\n' % format_uuid(uuid).encode(),
-        "arrow": FixedFraming(ARROW_STREAM).frame(uuid),
+        "arrow": FixedFraming().frame(uuid),
     }
 
 

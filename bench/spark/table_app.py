@@ -10,9 +10,9 @@ from urllib.parse import quote
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.wire import journal_pb2
 

@@ -19,10 +19,9 @@ from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.stores.sqlite.recording import DATABASE
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 

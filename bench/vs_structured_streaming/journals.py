@@ -15,11 +15,10 @@ from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import PendingAppend, Publisher
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG

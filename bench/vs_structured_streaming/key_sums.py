@@ -12,11 +12,10 @@ import msgspec
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.content.json import NDJSON, JsonStructType, JsonType, Meta
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonStructType, JsonType, Meta
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import Checkpoint
 

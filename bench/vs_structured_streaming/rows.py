@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.partitioning import MappedJournal, fnv1a_32
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 
 KEYS = 1_000

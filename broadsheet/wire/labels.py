@@ -59,14 +59,8 @@ SINGLE_VALUED = (
     WEIGHT,
 )
 """Names that may have one value at most."""
-CONTENT_TYPE_JSON_LINES = "application/x-ndjson"
-"""One JSON document a line."""
-CONTENT_TYPE_PROTOBUF_FIXED = "application/x-protobuf-fixed"
-"""Magic word, little-endian length, protobuf message."""
 CONTENT_TYPE_RECOVERY_LOG = "application/x-gazette-recoverylog"
 """Operations of a recovery log."""
-CONTENT_TYPE_CSV = "text/csv"
-"""Comma-separated lines."""
 Pair = tuple[str, str]
 
 

@@ -10,13 +10,13 @@ from itertools import islice
 
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import (
     CONTENT_TYPE,
-    CONTENT_TYPE_JSON_LINES,
     CONTENT_TYPE_RECOVERY_LOG,
     DEAD_LETTER_JOURNAL,
     NAME,
@@ -104,11 +104,10 @@ def _verify(spec: ShardSpec, known: Mapping[str, JournalSpec]) -> None:
         field_path = f"labels[{DEAD_LETTER_JOURNAL}]"
         journal = _known(name, field_path, known)
         content_type = value_of(journal.labels, CONTENT_TYPE)
-        if content_type != CONTENT_TYPE_JSON_LINES:
+        if content_type != NDJSON:
             raise ValidationError(
                 field_path,
-                f"journal {name}: expected label {CONTENT_TYPE}={CONTENT_TYPE_JSON_LINES}, "
-                f"got {content_type!r}",
+                f"journal {name}: expected label {CONTENT_TYPE}={NDJSON}, got {content_type!r}",
             )
     log = recovery_log_of(spec)
     if log:

@@ -15,11 +15,10 @@ from typing import Final
 import structlog
 
 from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import build_uuid, format_uuid
 from broadsheet.runtime.clock import Clock
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, values_of

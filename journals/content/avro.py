@@ -26,12 +26,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.message_type import MessageRun, MessageType
-from broadsheet.journals.content.registry import AVRO, ContentType
+from broadsheet.journals.content.row_encoding import pieces_encoder
+from broadsheet.journals.content.traceparents import traceparents_in_heads
 from broadsheet.journals.message.arrow_ipc import FREE_ROWS_MAX
 from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.row_errors import RowValueError
-from broadsheet.journals.message.trace_contexts import traceparents_in_heads
 from broadsheet.journals.message.uuid import NIL_UUID, UUID_BYTES
 from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.serving.tracing import TRACEPARENT
@@ -41,6 +42,8 @@ from broadsheet.wire.labels import values_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AVRO: Final = "application/vnd.apache.avro"
+"""The content type of Avro messages."""
 SCHEMA_LABEL: Final = "broadsheet.dev/avro-schema"
 """Label of a journal: the schema with which messages are written, as `schema_label` makes it, or JSON with
 percent-encoding."""
@@ -50,6 +53,7 @@ _SCHEMA_BYTES_MAX: Final = 1 << 20
 _DEPTH_MAX: Final = 32
 """Most levels of a schema."""
 _SCHEMAS_KEPT: Final = 64
+_FRAMING: Final = FixedFraming()
 _MAGIC: Final = b"Obj\x01"
 _LONG_BYTES_MAX: Final = 10
 _PRIMITIVE_BYTES: Final[Mapping[str, int]] = {
@@ -184,6 +188,12 @@ class AvroType:
     def message_of(self, rows: pa.RecordBatch) -> Any:
         """See `RowType.message_of`."""
         wanted = {field.name: field.type for field in self.columns()}
+        for name in rows.schema.names:
+            # The library would leave the values out.
+            if name not in wanted:
+                raise ValueError(
+                    f"column {name}: expected a field of the schema, {', '.join(wanted)}"
+                )
         fits = all(wanted.get(field.name) == field.type for field in rows.schema)
         return AvroMessage(rows.to_pylist(maps_as_pydicts="strict"), fits=fits)
 
@@ -565,12 +575,13 @@ def _made_of(message_type: MessageType, values: Sequence[Any]) -> AvroMessage:
 
 CONTENT: Final = ContentType(
     name=AVRO,
-    framing=FixedFraming(AVRO),
+    framing=_FRAMING,
     message_type=_message_type,
     shown=_rows,
     made_of=_made_of,
     holds_rows=True,
     table=_table,
+    rows_encoder=lambda message_type: pieces_encoder(_FRAMING, message_type),
     traceparents=traceparents_in_heads,
     labels=(SCHEMA_LABEL,),
 )

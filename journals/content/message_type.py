@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from broadsheet.journals.errors import FramingError
 
@@ -44,6 +44,16 @@ class MessageType(Protocol):
 
     def new_acknowledgement(self, journal: str) -> Any:
         """Return a fresh, empty message that can carry an acknowledgement's UUID."""
+        ...
+
+
+@runtime_checkable
+class CarriesTrace(Protocol):
+    """A `MessageType` whose messages have room for a trace context."""
+
+    # `Any`: the application's own message class.
+    def set_traceparent(self, message: Any, traceparent: str) -> None:
+        """Write a context into a message that has its UUID."""
         ...
 
 

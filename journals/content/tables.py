@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broadsheet.journals.content.content_type import rows_one_by_one
 from broadsheet.journals.content.message_type import MessageRun
-from broadsheet.journals.content.registry import registered, rows_one_by_one
+from broadsheet.journals.content.registry import registered
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.json_columns import integers_of
 from broadsheet.journals.message.json_tables import may_be_rounded

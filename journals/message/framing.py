@@ -4,33 +4,26 @@ An *unframer* takes a journal's content as it arrives, in chunks cut anywhere, a
 offsets. Payloads stay where they arrived: `Payloads` names their bounds in the chunk, and only an incomplete last frame
 is copied in front of the next chunk.
 
-    application/x-ndjson            payload \n
-    text/csv                        payload \n, in which a newline between quotes ends nothing
-    application/x-protobuf-fixed    66 33 93 36 | payload length, uint32 little-endian | payload
-    application/vnd.apache.arrow.stream     the same frame
+    lines                   payload \n
+    length-prefixed         66 33 93 36 | payload length, uint32 little-endian | payload
 
-Source: gazette/core message/{json_framing,csv_framing,fixed_framing}.go (the formats).
+The record of a content type (`broadsheet.journals.content`) names its framing, which is one of these or its own.
+
+Source: gazette/core message/{json_framing,fixed_framing}.go (the formats).
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol, TypeAlias, overload
+from typing import Final, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadsheet.journals.errors import FramingError
-
-NDJSON: Final = "application/x-ndjson"
-"""The content type of JSON messages, one a line."""
-CSV: Final = "text/csv"
-PROTOBUF_FIXED: Final = "application/x-protobuf-fixed"
-ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """Maximum length of a message within its frame, for writers and for readers of any mode: an unframer must not buffer
@@ -39,17 +32,12 @@ without bound because a length or a newline is lost."""
 FIXED_MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 _FIXED_HEADER = struct.Struct("<4sI")
 FIXED_HEADER_BYTES: Final = _FIXED_HEADER.size
-_UUID_FIELD: Final = re.compile(
-    rb'"?[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"?(,|$)'
-)
-"""The beginning of a publisher's CSV record; a line within a quoted string is unlikely to begin so."""
 
 
 Offsets: TypeAlias = NDArray[np.int64]
 _FREE_BYTES: Final = 1024
 """Bytes of a buffer that may be kept for nothing."""
 _NEWLINE: Final = ord("\n")
-_QUOTE: Final = ord('"')
 
 
 class Payloads(Sequence[bytes]):
@@ -248,8 +236,6 @@ class Unframer(Protocol):
 class Framing(Protocol):
     """One way to delimit payloads."""
 
-    content_type: str
-
     def frame(self, payload: bytes) -> bytes:
         """Return the bytes to append for a payload.
 
@@ -289,43 +275,20 @@ def check_frame_bytes(size: int) -> None:
 class LineFraming:
     """Framing as lines, one payload each."""
 
-    content_type = NDJSON
-
     def frame(self, payload: bytes) -> bytes:
         """Return the payload and a newline."""
         if b"\n" in payload:
-            raise ValueError("a JSON-lines payload must not hold a newline")
+            raise ValueError("a payload of one line must not hold a newline")
         check_frame_bytes(len(payload))
         return payload + b"\n"
 
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of lines from `offset` on."""
-        return _LineUnframer(journal, offset, read_around=read_around)
-
-
-class CsvFraming:
-    """Framing as CSV records; strings between quotes may hold newlines."""
-
-    content_type = CSV
-
-    def frame(self, payload: bytes) -> bytes:
-        """Return the record and a newline."""
-        if payload.count(b'"') % 2:
-            raise ValueError("a quote of the CSV record is not closed")
-        check_frame_bytes(len(payload))
-        return payload + b"\n"
-
-    def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
-        """Return an unframer of records from `offset` on."""
-        return _CsvUnframer(journal, offset, read_around=read_around)
+        return LineUnframer(journal, offset, read_around=read_around)
 
 
 class FixedFraming:
     """Framing by a magic number and a length before each payload."""
-
-    def __init__(self, content_type: str = PROTOBUF_FIXED) -> None:
-
-        self.content_type = content_type
 
     def frame(self, payload: bytes) -> bytes:
         """Return header and payload."""
@@ -347,7 +310,7 @@ class FixedFraming:
         return _FixedUnframer(journal, offset, read_around=read_around)
 
 
-class _Skipped:
+class SkippedRanges:
     """Ranges of bytes that belong to no frame, reassembled where they arrived in parts."""
 
     def __init__(self) -> None:
@@ -392,23 +355,28 @@ class _Skipped:
         self._begin, self._parts, self.open_bytes = begin + whole, [rest] if rest else [], len(rest)
 
 
-class _LineUnframer:
+class LineUnframer:
+    """The search for lines, also for framings whose payloads are of one line or more."""
+
     def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
+        """See `Framing.unframer`."""
         self._journal = journal
         self._offset = offset
         """Offset at which the pending line begins."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._read_around = read_around
-        self._skipped = _Skipped()
+        self._skipped = SkippedRanges()
         self._within_damage = False
         """Whether the current line is too long already."""
 
     @property
     def pending_bytes(self) -> int:
+        """See `Unframer.pending_bytes`."""
         return self._pending_bytes + self._skipped.open_bytes
 
     def feed(self, content: bytes) -> Frames:
+        """See `Unframer.feed`."""
         if self._within_damage:
             content = self._after_damage(content)
         # A long line must not be copied once for each chunk, so chunks are joined where a line ends.
@@ -447,7 +415,7 @@ class _LineUnframer:
         if self._pending_bytes <= FRAME_BYTES_MAX:
             return None
         if not self._read_around:
-            return _too_long(self._journal, self._offset, self._pending_bytes)
+            return frame_too_long(self._journal, self._offset, self._pending_bytes)
         self._within_damage = True
         self._skip(b"".join(self._pending))
         self._pending.clear()
@@ -475,7 +443,7 @@ class _LineUnframer:
         if not len(too_long):
             return None
         first = int(too_long[0])
-        error = _too_long(self._journal, int(begins[first]), int(sizes[first]))
+        error = frame_too_long(self._journal, int(begins[first]), int(sizes[first]))
         return Frames(begins[:first], ends[:first], lines[:first], error=error)
 
     def _without_damage(
@@ -489,132 +457,6 @@ class _LineUnframer:
         return begins[fitting], ends[fitting], lines.take(fitting)
 
 
-class _Found(NamedTuple):
-    begins: list[int]
-    ends: list[int]
-    payloads: list[bytes]
-
-
-class _CsvUnframer:
-    def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
-        self._journal = journal
-        self._lines = _LineUnframer(journal, offset, read_around=read_around)
-        self._read_around = read_around
-        self._skipped = _Skipped()
-        self._begin = offset
-        """Offset at which the open record begins, if there is one."""
-        self._open: list[bytes] = []
-        """Lines of a record whose quote is not closed."""
-        self._open_bytes = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._open_bytes + self._lines.pending_bytes
-
-    def feed(self, content: bytes) -> Frames:
-        lines = self._lines.feed(content)
-        if not len(lines.begins):
-            return lines
-        if not self._open:
-            records = self._records(lines)
-            if records is not None:
-                return records
-        found = _Found([], [], [])
-        error = lines.error
-        for begin, end, line in zip(
-            lines.begins.tolist(), lines.ends.tolist(), lines.payloads, strict=True
-        ):
-            if self._open and self._read_around and self._is_damaged(begin, line):
-                self._skip_open()
-            size = self._open_bytes + len(line)
-            if self._open and size > FRAME_BYTES_MAX:
-                error = _too_long(self._journal, self._begin, size)
-                break
-            self._take(found, begin, end, line)
-            if self._open_bytes > FRAME_BYTES_MAX and not self._read_around:
-                error = _too_long(self._journal, self._begin, self._open_bytes)
-                break
-        ranges, contents = self._skipped.take()
-        ordered = sorted(
-            zip((*ranges, *lines.skipped), (*contents, *lines.skipped_content), strict=False)
-        )
-        return Frames(
-            np.array(found.begins, dtype=np.int64),
-            np.array(found.ends, dtype=np.int64),
-            Payloads.of(found.payloads),
-            tuple(place for place, _ in ordered),
-            tuple(content for _, content in ordered),
-            error,
-        )
-
-    def _records(self, lines: Frames) -> Frames | None:
-        """Return lines as records, found all at once; None if that needs a look at each line.
-
-        A line ends its record if the quotes up to its end are even in number.
-        """
-        payloads = lines.payloads
-        assert isinstance(payloads, Payloads), "lines are in one buffer"
-        first, last = int(payloads.begins[0]), int(payloads.ends[-1])
-        if payloads.buffer.find(b'"', first, last) < 0:
-            return lines  # The usual case: without quotes every line is a record.
-        # What lies within an open record decides whether it is damaged.
-        if self._read_around or last - first >= FRAME_BYTES_MAX:
-            return None
-        codes = np.frombuffer(payloads.buffer, dtype=np.uint8)[first:last]
-        quotes = np.flatnonzero(codes == _QUOTE) + first
-        closing = np.flatnonzero(quotes.searchsorted(payloads.ends) % 2 == 0)
-        whole = int(closing[-1]) + 1 if len(closing) else 0
-        for index in range(whole, len(payloads)):
-            self._take(
-                _Found([], [], []),
-                int(lines.begins[index]),
-                int(lines.ends[index]),
-                payloads[index],
-            )
-        opening = np.concatenate(([0], closing[:-1] + 1)) if len(closing) else closing
-        return Frames(
-            lines.begins[opening],
-            lines.ends[closing],
-            Payloads(payloads.buffer, payloads.begins[opening], payloads.ends[closing]),
-            error=lines.error,
-        )
-
-    def _take(self, found: _Found, begin: int, end: int, line: bytes) -> None:
-        if not self._open:
-            self._begin = begin
-        quote_turns = line.count(b'"') % 2 == 1
-        # The record ends here: its open quote is closed, or none was opened.
-        if quote_turns == bool(self._open):
-            self._close(found, end, line)
-            return
-        self._open.append(line)
-        self._open_bytes += end - begin
-
-    def _is_damaged(self, begin: int, line: bytes) -> bool:
-        """Tell whether the open record lost its closing quote.
-
-        It did if the next record begins, a skipped line lies within the open one, or the open one is too long.
-        """
-        return (
-            _UUID_FIELD.match(line) is not None
-            or begin != self._begin + self._open_bytes
-            or self._open_bytes + len(line) > FRAME_BYTES_MAX
-        )
-
-    def _skip_open(self) -> None:
-        self._skipped.add(self._begin, b"\n".join([*self._open, b""]))
-        self._skipped.close()
-        self._open.clear()
-        self._open_bytes = 0
-
-    def _close(self, found: _Found, end: int, line: bytes) -> None:
-        found.begins.append(self._begin)
-        found.ends.append(end)
-        found.payloads.append(b"\n".join([*self._open, line]))
-        self._open.clear()
-        self._open_bytes = 0
-
-
 class _FixedUnframer:
     def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
@@ -625,7 +467,7 @@ class _FixedUnframer:
         self._wanted_bytes = _FIXED_HEADER.size
         """Fewer pending bytes than this cannot hold a whole frame, so joining their chunks would be a wasted copy."""
         self._read_around = read_around
-        self._skipped = _Skipped()
+        self._skipped = SkippedRanges()
 
     @property
     def pending_bytes(self) -> int:
@@ -662,7 +504,7 @@ class _FixedUnframer:
                 at = resumed
                 continue
             if length > FRAME_BYTES_MAX:
-                error = _too_long(self._journal, base + at, length)
+                error = frame_too_long(self._journal, base + at, length)
                 break
             end = at + header + length
             if end > size:
@@ -693,7 +535,8 @@ def _next_magic(buffer: bytes, start: int) -> int:
     return len(buffer)
 
 
-def _too_long(journal: str, offset: int, size: int) -> FramingError:
+def frame_too_long(journal: str, offset: int, size: int) -> FramingError:
+    """Return the error of a frame at `offset` of which `size` bytes, more than allowed, arrived."""
     return FramingError(
         journal,
         offset=offset,

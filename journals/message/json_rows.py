@@ -34,7 +34,6 @@ from broadsheet.journals.message.framing import check_frame_bytes
 from broadsheet.journals.message.json_values import encode_value, is_finite
 from broadsheet.journals.message.plain_columns import plain_column, plain_type
 from broadsheet.journals.message.row_errors import RowValueError, named_value_error
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Bytes, first_digits, uuid_texts
 from broadsheet.serving.tracing import TRACEPARENT
 
@@ -307,4 +306,4 @@ def _merged(parts: Sequence[Part]) -> list[Part]:
 
 
 def _quoted(name: str) -> str:
-    return JsonType().encode(name).decode("utf-8")
+    return encode_value(name).decode("utf-8")

@@ -27,16 +27,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from broadsheet.journals.content.registry import framing_for
+from broadsheet.journals.content.message_type import CarriesTrace
+from broadsheet.journals.content.registry import framing_for, registered
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.framing import Framing
 from broadsheet.journals.message.partitioning import BatchMapping, MappedJournal, Mapping
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.row_errors import RowValueError
-from broadsheet.journals.message.trace_contexts import CarriesTrace
-from broadsheet.journals.message.types import ArrowMessage, ArrowType, JsonStructType, JsonType
-from broadsheet.journals.message.uuid import Flags, MessageClock, build_uuid, uuid_bytes
+from broadsheet.journals.message.uuid import Bytes, Flags, MessageClock, build_uuid, uuid_bytes
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.serving.tracing import tracing
 from broadsheet.wire.alphabet import validate_journal
@@ -95,6 +94,23 @@ class _Run:
     mapped: MappedJournal
     content: bytes
     first_clock: int
+
+
+class _Stamps:
+    """The UUIDs of uncommitted messages of one journal, and their trace context."""
+
+    def __init__(self, clock: MessageClock, producer_id: int, traceparent: str) -> None:
+        self._clock = clock
+        self._producer_id = producer_id
+        self.traceparent = traceparent
+        self.first_clock = 0
+        """Clock of the first message; 0 before there is one."""
+
+    def take(self, count: int) -> Bytes:
+        """See `Stamps.take`."""
+        clocks = self._clock.tick_many(count)
+        self.first_clock = self.first_clock or int(clocks[0])
+        return uuid_bytes(self._producer_id, clocks, Flags.CONTINUE_TXN)
 
 
 class Publisher:
@@ -163,14 +179,13 @@ class Publisher:
 
         As JSON lines, each row becomes the message that `publish_uncommitted` makes of it as a dict
         (`pyarrow.Table.to_pylist`), encoded by columns instead of one by one; what has no writer of columns, such as
-        durations, is encoded one by one. As Arrow messages,
-        the rows of each journal become one message, or several if they are many. In each journal the rows keep their
-        order. Needs `broadsheet[spark]`.
+        durations, is encoded one by one. As messages of rows (Arrow, Avro), the rows of each journal become one
+        message, or several if they are many. In each journal the rows keep their order. Needs `broadsheet[spark]`.
 
         Args:
             mapping: The journal, or what chooses it for each row: `KeyColumn`.
             rows: N of them.
-            message_type: `JsonType`, `JsonStructType` or `ArrowType`.
+            message_type: `JsonType`, `JsonStructType`, `ArrowType`, or `AvroType` with a schema.
 
         Raises:
             PublishError: a value cannot be encoded, or a row is longer than readers take: the error names column and
@@ -183,78 +198,33 @@ class Publisher:
 
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         runs: list[_Run] = []
+        content = registered(message_type.content_type)
+        encode = None if content is None else content.rows_encoder(message_type)
         begin = 0
         for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
             for mapped, part, places in _parts(mapping, batch):
-                if isinstance(message_type, ArrowType):
-                    encode = self._encode_arrow
-                # Not a class derived from these: it may keep the UUID elsewhere, or write values in another way.
-                elif type(message_type) in {JsonType, JsonStructType}:
-                    encode = self._encode_lines
-                else:
+                if encode is None:
                     raise _cannot_encode(mapped, f"rows as {type(message_type).__name__}")
                 _agreed_framing(mapped, message_type)
                 _check_name(mapped)
+                stamps = _Stamps(self._clock, self._producer_id, self._traceparent())
                 try:
-                    runs.append(encode(mapped, part, message_type))
+                    frames = encode(part, stamps)
                 except RowValueError as error:
                     row = begin + (error.row if places is None else int(places[error.row]))
                     raise _cannot_encode(mapped, f"rows: {error.at(row)}") from error
+                # Message types and libraries of columns raise errors of any class.
+                except Exception as error:
+                    raise _cannot_encode(mapped, f"rows: {error}") from error
+                runs.append(_Run(mapped, frames, stamps.first_clock))
             begin += batch.num_rows
         for run in runs:
             self._content_by_journal.setdefault(run.mapped.journal, []).append(run.content)
             self._touch(run.mapped, message_type, run.first_clock)
             self.has_published = True
 
-    def _encode_lines(
-        self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
-    ) -> _Run:
-        import pyarrow as pa
-
-        from broadsheet.journals.message.json_rows import JsonRows, check_columns
-
-        clocks = self._clock.tick_many(rows.num_rows)
-        uuids = uuid_bytes(self._producer_id, clocks, Flags.CONTINUE_TXN)
-        try:
-            check_columns(rows.schema)
-            traceparent = "" if self._tracing is None else self._tracing.traceparent()
-            writer = JsonRows(
-                traceparent=traceparent, names_not_finite=type(message_type) is JsonType
-            )
-            content, _ = writer.lines(rows, uuids)
-        except RowValueError:
-            raise  # The caller knows the row in its table.
-        except (ValueError, pa.ArrowException) as error:
-            raise _cannot_encode(mapped, f"rows as JSON lines: {error}") from error
-        return _Run(mapped, bytes(content), int(clocks[0]))
-
-    def _encode_arrow(
-        self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
-    ) -> _Run:
-        from broadsheet.journals.message.arrow_ipc import cut_rows
-
-        frames: list[bytes] = []
-        first_clock = row = 0
-        for piece in cut_rows(rows):
-            clock = self._clock.tick()
-            first_clock = first_clock or clock
-            message = ArrowMessage(piece)
-            try:
-                frames.append(
-                    self._framed(mapped, message, message_type, clock, Flags.CONTINUE_TXN)
-                )
-            except PublishMessageError as error:
-                cause = error.__cause__
-                if isinstance(cause, RowValueError):
-                    raise cause.at(row + cause.row) from error
-                # A piece that is too long is one row; other errors are not those of a value.
-                if piece.num_rows > 1:
-                    raise
-                sizes = zip(piece.columns, piece.schema.names, strict=True)
-                _, name = max((column.nbytes, name) for column, name in sizes)
-                raise RowValueError(name, row, str(cause)) from error
-            row += piece.num_rows
-        return _Run(mapped, b"".join(frames), first_clock)
+    def _traceparent(self) -> str:
+        return "" if self._tracing is None else self._tracing.traceparent()
 
     def _touch(self, mapped: MappedJournal, message_type: MessageType, first_clock: int) -> None:
         """Note that a journal holds uncommitted messages, the first of which has this clock."""

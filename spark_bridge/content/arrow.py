@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
 from broadsheet.journals.message.arrow_ipc import check_texts, cut_rows, framed_streams, read_stream
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming
-from broadsheet.journals.message.types import ArrowType
+from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.spark_bridge.content.encoder import (
     Encoded,
     Stretches,

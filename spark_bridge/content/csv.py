@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from broadsheet.journals.content.csv import CSV, CsvFraming, CsvType
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.column_texts import (
     Indices,
@@ -19,15 +20,8 @@ from broadsheet.journals.message.column_texts import (
     fixed_width_texts,
     timestamp_text,
 )
-from broadsheet.journals.message.framing import (
-    CSV,
-    FRAME_BYTES_MAX,
-    CsvFraming,
-    Frames,
-    check_frame_bytes,
-)
+from broadsheet.journals.message.framing import FRAME_BYTES_MAX, Frames, check_frame_bytes
 from broadsheet.journals.message.row_errors import RowValueError, named_value_error
-from broadsheet.journals.message.types import CsvType
 from broadsheet.journals.message.uuid import format_uuid, uuid_texts
 from broadsheet.spark_bridge.content.encoder import (
     Encoded,

@@ -39,13 +39,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from broadsheet.journals.content.json import NDJSON, JsonType, json_uuid_of
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.framing import NDJSON, LineFraming
+from broadsheet.journals.message.framing import LineFraming
 from broadsheet.journals.message.json_columns import doubles_of, read_lines
 from broadsheet.journals.message.json_errors import why_not_json
 from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
-from broadsheet.journals.message.types import JsonType, json_uuid_of
 from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
 from broadsheet.spark_bridge.content.frames import is_message

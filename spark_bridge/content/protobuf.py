@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED, ProtobufType
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.framing import PROTOBUF_FIXED, FixedFraming
+from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.row_errors import RowValueError, named_value_error
-from broadsheet.journals.message.types import ProtobufType
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
 from broadsheet.spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
 from broadsheet.spark_bridge.content.registry import Inference, SparkContent

@@ -1,20 +1,18 @@
 """The readers and writers of Spark rows, one record for each content type.
 
-Content types that are not listed in `_MODULES` are read and written row by row, by their `RowType` (`rows.py`): a new
-content type needs no code here. Those that are listed work on columns.
+Content types are read and written row by row, by their `RowType` (`rows.py`), so that a new one needs no code here.
+Those whose record in `journals/content` names a module here (`spark_columns`) are read and written by columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broadsheet.journals.content.registry import content_of
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,13 +25,6 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.journal_source.message_table import MessageTable, UuidOf
     from broadsheet.spark_bridge.journal_source.options import ReadOptions
     from broadsheet.wire.journal_pb2 import LabelSet
-
-_MODULES: Final[Mapping[str, str]] = MappingProxyType(
-    {NDJSON: "json", CSV: "csv", PROTOBUF_FIXED: "protobuf", ARROW_STREAM: "arrow"}
-)
-"""Module of each content type that has one, in this package."""
-_BY_ROWS: Final = "rows"
-"""Module of all others. By name, as those above, because all of them import this one."""
 
 
 class Tables(Protocol):
@@ -98,10 +89,9 @@ def spark_content_of(content_type: str, *, journal: str = "") -> SparkContent:
         ContentTypeError: there is no such content type.
     """
     content = content_of(content_type, journal=journal)
-    module = import_module(
-        f"broadsheet.spark_bridge.content.{_MODULES.get(content_type, _BY_ROWS)}"
-    )
+    # By name, because these modules import this one.
+    module = import_module(f"broadsheet.spark_bridge.content.{content.spark_columns or 'rows'}")
     found: SparkContent = (
-        module.CONTENT if content_type in _MODULES else module.content_of_rows(content)
+        module.CONTENT if content.spark_columns else module.content_of_rows(content)
     )
     return found

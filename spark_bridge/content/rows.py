@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.message_type import RowType
-from broadsheet.journals.content.registry import ContentType
 from broadsheet.journals.message.arrow_ipc import cut_rows
 from broadsheet.journals.message.framing import Frames, Framing
 from broadsheet.journals.message.row_errors import RowValueError

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from broadsheet.journals.content.json import NDJSON, json_uuid_of
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.framing import FRAME_BYTES_MAX, NDJSON
-from broadsheet.journals.message.types import json_uuid_of
+from broadsheet.journals.message.framing import FRAME_BYTES_MAX
 from broadsheet.spark_bridge.journal_source.message_table import (
     DAMAGED,
     FrameTables,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broadsheet.journals.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.content.arrow import ArrowMessage, ArrowType
 
 _UUID = b"U" * 16
 

@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from broadsheet.journals.content.arrow import ArrowType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.json import JsonType
+from broadsheet.journals.content.protobuf import ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import (
@@ -18,7 +22,6 @@ from broadsheet.journals.message.batch import (
     why_unreadable,
 )
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import ArrowType, CsvType, JsonType, ProtobufType
 from broadsheet.journals.message.uuid import build_uuid
 from broadsheet.wire.journal_pb2 import AppendRequest
 from tests.fuzz.arrow_seeds import arrow_messages, look_at_all

@@ -19,9 +19,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowMessage, ArrowType
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.content.registry import framing_for
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, with_metadata

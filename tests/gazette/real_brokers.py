@@ -19,9 +19,8 @@ from broadsheet.consumer.client import ShardClient
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals import read_committed
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import AppendOutcomeUnknownError, JournalUnavailableError
-from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.journal_pb2 import AppendResponse, ApplyRequest, CompressionCodec

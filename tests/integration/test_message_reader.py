@@ -12,10 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED, ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, FramingError, JournalNotFoundError
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import (
@@ -27,7 +29,6 @@ from broadsheet.journals.message.reader import (
     read_batches,
     read_committed,
 )
-from broadsheet.journals.message.types import ArrowType, JsonType, ProtobufType
 from broadsheet.journals.message.uuid import MessageClock
 from broadsheet.journals.reader import ReadSpan
 from broadsheet.runtime.task_group import TaskGroup

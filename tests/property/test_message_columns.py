@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
+from broadsheet.journals.content.csv import CsvFraming
+from broadsheet.journals.content.json import JsonType, json_uuid_of
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch, batch_of
-from broadsheet.journals.message.framing import CsvFraming, Frames, LineFraming, Payloads
+from broadsheet.journals.message.framing import Frames, LineFraming, Payloads
 from broadsheet.journals.message.sequence import Run, committed_part, scan_run
 from broadsheet.journals.message.sequence_rules import (
     NOTHING_PENDING,
@@ -17,7 +19,6 @@ from broadsheet.journals.message.sequence_rules import (
     SequenceOutcome,
     decide,
 )
-from broadsheet.journals.message.types import JsonType, json_uuid_of
 from broadsheet.journals.message.uuid import FEW, Flags, build_uuid, format_uuid, parse_uuid
 from tests.support.sequencing import Message, messages_of
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.journals.content.avro import SCHEMA_LABEL, schema_label
-from broadsheet.journals.content.registry import AVRO
+from broadsheet.journals.content.avro import AVRO, SCHEMA_LABEL, schema_label
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats
 from tests.support.sink_queries import SinkTopic, start_query

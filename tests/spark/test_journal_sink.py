@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
+from broadsheet.journals.content.csv import CSV, CsvType
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED, ProtobufType
 from broadsheet.journals.message.partitioning import MappedJournal, modulo_mapping
-from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats
 from broadsheet.wire.shard_pb2 import Checkpoint

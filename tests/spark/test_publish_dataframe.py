@@ -15,9 +15,9 @@ from uuid import uuid4
 import pytest
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.partitioning import MappedJournal, modulo_mapping
 from broadsheet.journals.message.reader import read_batches, read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import PublishError

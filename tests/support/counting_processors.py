@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.member.service import Service
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.leases.record_processor.application import RecordProcessorApplication
 from broadsheet.leases.record_processor.processor import (
     InitializeInput,

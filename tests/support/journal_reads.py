@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.spark_bridge.journal_source.readers import (
     JournalStreamReader,
     batch_reader,

@@ -27,11 +27,10 @@ from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.journal_pb2 import JournalSpec

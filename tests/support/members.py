@@ -16,11 +16,10 @@ from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.service import Service
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.leases.live_page import lease_route
 from broadsheet.runtime.task_group import TaskGroup

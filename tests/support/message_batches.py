@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 
 FRAME_BYTES = 10

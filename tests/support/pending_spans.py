@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.reader import read_batches
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 
 
 @dataclass

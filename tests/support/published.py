@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.reader import read_batches, read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 
 

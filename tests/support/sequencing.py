@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
 from broadsheet.wire import shard_pb2
 

@@ -16,9 +16,9 @@ from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.stores.sqlite import SqliteStore
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire import journal_pb2
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
 from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set

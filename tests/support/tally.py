@@ -17,11 +17,10 @@ from broadsheet.consumer.application import Resolver, Shard
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.stores.json_file import JsonFileStore, decode_documents
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire import journal_pb2, shard_pb2
 
 COUNT_METHOD = "/test.Tally/Count"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.message_type import MessageType
-from broadsheet.journals.content.registry import ContentType, registered
+from broadsheet.journals.content.registry import registered
 from broadsheet.journals.topic import message_type_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec

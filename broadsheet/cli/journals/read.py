@@ -16,7 +16,8 @@ from broadsheet.cli.connection import Connection
 from broadsheet.cli.fragment_options import FRAGMENTS
 from broadsheet.cli.journals.selection import JournalName
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.registry import ContentType, content_of
+from broadsheet.journals.content.content_type import ContentType
+from broadsheet.journals.content.registry import content_of
 from broadsheet.journals.direct_fragments import DirectFragments
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.reader import MessageSource

@@ -17,11 +17,10 @@ from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.selection import ShardId, shard_of
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, value_of

@@ -18,7 +18,7 @@ from broadsheet.cli.shards.dead_letters import Letter, letters_of
 from broadsheet.cli.shards.selection import ShardId, shard_of
 from broadsheet.consumer.client import ShardClient
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 

@@ -22,11 +22,10 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.testing.allocator.kernel.cluster import SimulatedCluster
 from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
 from broadsheet.testing.allocator.kernel.network import Link

@@ -26,12 +26,11 @@ from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
 from broadsheet.consumer.registry.failure_kind import FailureKind
 from broadsheet.consumer.stores.json_file import decode_documents
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import batch_of
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.testing.allocator.kernel.run import Findings, InvariantViolation
 from broadsheet.testing.allocator.kernel.store import StoreCommit

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import Rollback
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.runtime.clock import Clock
 from broadsheet.testing.shards.broker import MemoryBroker

@@ -20,9 +20,9 @@ from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.reader import read_batches
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.task_group import TaskGroup

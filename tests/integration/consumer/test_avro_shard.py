@@ -15,8 +15,7 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.avro import SCHEMA_LABEL, AvroMessage, AvroType, schema_label
-from broadsheet.journals.content.registry import AVRO
+from broadsheet.journals.content.avro import AVRO, SCHEMA_LABEL, AvroMessage, AvroType, schema_label
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher

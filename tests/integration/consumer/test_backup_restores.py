@@ -16,14 +16,10 @@ from broadsheet.cli.main import main
 from broadsheet.cli.shards.space import format_shard_space, space_of_listing
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, JournalSpec
-from broadsheet.wire.labels import (
-    CONTENT_TYPE,
-    CONTENT_TYPE_PROTOBUF_FIXED,
-    CONTENT_TYPE_RECOVERY_LOG,
-    label_set,
-)
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.broker import journal_spec
 from tests.support.members import (
@@ -42,7 +38,7 @@ def _journals() -> list[JournalSpec]:
     """Journals that differ in every field that a file can say."""
     ndjson = label_set((CONTENT_TYPE, NDJSON), ("multi", "a"), ("multi", "b"))
     odd = journal_spec(
-        "other/odd", length=1 << 20, labels=label_set((CONTENT_TYPE, CONTENT_TYPE_PROTOBUF_FIXED))
+        "other/odd", length=1 << 20, labels=label_set((CONTENT_TYPE, PROTOBUF_FIXED))
     )
     odd.fragment.retention.FromSeconds(86_400)
     odd.fragment.flush_interval.FromSeconds(3_600)

@@ -18,10 +18,10 @@ from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardThread
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.reader import read_batches
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import new_producer_id
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.runtime.op_future import completed

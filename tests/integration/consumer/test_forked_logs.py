@@ -14,7 +14,7 @@ from broadsheet.consumer.errors import LogDataLossError
 from broadsheet.consumer.recoverylog.fence import fence_check, fence_of
 from broadsheet.journals import read_committed
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.wire.journal_pb2 import AppendResponse
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ReplicaStatus

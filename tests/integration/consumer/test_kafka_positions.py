@@ -16,7 +16,7 @@ from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.consumer.sources.received import WithMetadata
 from broadsheet.consumer.stores.json_file import decode_documents
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
 from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually

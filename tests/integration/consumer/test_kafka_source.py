@@ -16,7 +16,7 @@ from broadsheet.consumer.sources.kafka.places import AtOffsets, Latest
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.consumer.sources.received import WithMetadata
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.uuid import Flags, build_uuid, format_uuid
 from broadsheet.wire.labels import label_set
 from broadsheet.wire.shard_pb2 import ReplicaStatus

@@ -14,7 +14,7 @@ from broadsheet.consumer.sources.kinesis.places import Latest, Resume
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.received import WithMetadata
 from broadsheet.consumer.stores.json_file import decode_documents
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.runtime.documents import decode_json
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually

@@ -16,11 +16,10 @@ from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_ke
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus

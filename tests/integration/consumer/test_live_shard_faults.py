@@ -18,13 +18,12 @@ from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_batches
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, build_uuid
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus

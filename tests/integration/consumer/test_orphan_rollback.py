@@ -19,12 +19,11 @@ from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.journal_pb2 import ApplyRequest
 from broadsheet.wire.shard_pb2 import ReplicaStatus

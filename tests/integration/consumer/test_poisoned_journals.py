@@ -11,9 +11,9 @@ import pytest
 
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec

@@ -12,10 +12,9 @@ from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually

@@ -13,11 +13,10 @@ from broadsheet.allocator.model import ItemId
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.eventually import eventually

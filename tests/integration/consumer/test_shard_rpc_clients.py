@@ -12,6 +12,7 @@ from broadsheet.consumer.client import ShardClient, SyncShardClient, verify_refe
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.listing import ListResult
 from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
@@ -19,13 +20,7 @@ from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, LabelSelector
-from broadsheet.wire.labels import (
-    CONTENT_TYPE,
-    CONTENT_TYPE_PROTOBUF_FIXED,
-    DEAD_LETTER_JOURNAL,
-    label_set,
-    selector,
-)
+from broadsheet.wire.labels import CONTENT_TYPE, DEAD_LETTER_JOURNAL, label_set, selector
 from broadsheet.wire.shard_pb2 import ApplyRequest, Status
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS
@@ -205,7 +200,7 @@ async def test_verify_referenced_journals_checks_where_dead_letters_go(
     journals: JournalClient,
 ) -> None:
     """A journal that is missing, or takes no JSON lines, would be found out only when the first message is poison."""
-    protobuf = label_set((CONTENT_TYPE, CONTENT_TYPE_PROTOBUF_FIXED))
+    protobuf = label_set((CONTENT_TYPE, PROTOBUF_FIXED))
     await create_journals(journals, SOURCE, "letters/good")
     change = JournalApply.Change(upsert=journal_spec("letters/protobuf", labels=protobuf))
     await journals.apply([change])

@@ -13,8 +13,8 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.direct_fragments import DirectFragments
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.wire.journal_pb2 import ApplyRequest, CompressionCodec
 from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from tests.support.broker import journal_spec

@@ -10,7 +10,7 @@ from broadsheet.consumer.sources.kinesis.lineage import AskedByStat
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.part import SOURCE_PART
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.wire.labels import label_set
 from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually

@@ -17,10 +17,10 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_batches, read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
 from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec

@@ -8,16 +8,16 @@ import grpc
 import pytest
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import (
     ContentTypeError,
     JournalNotFoundError,
     NoPartitionsError,
     PublishMessageError,
 )
-from broadsheet.journals.message.framing import CSV, NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal, field_key, modulo_mapping
 from broadsheet.journals.message.reader import read_committed
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.journals.message_writer import MessageWriter
 from broadsheet.journals.topic import open_topic

@@ -16,9 +16,11 @@ from broadsheet.cli.journals.line_input import line_blocks
 from broadsheet.cli.main import main
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.avro import SCHEMA_LABEL, schema_label
-from broadsheet.journals.content.registry import AVRO
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.avro import AVRO, SCHEMA_LABEL, schema_label
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from tests.support.broker import journal_spec

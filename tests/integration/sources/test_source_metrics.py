@@ -14,7 +14,7 @@ from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.metrics import SourceMetrics
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.leases.position import TRIM_HORIZON, Position
 from broadsheet.leases.worker.kinesis_source import KinesisRecordSource
 from tests.support.kafka_cluster import TestTopic

@@ -16,7 +16,7 @@ from broadsheet.consumer.sources.kinesis import places as kinesis_places
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.part import AtTimestamp
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.content.json import JsonType
 from tests.support.kafka_cluster import TestTopic
 from tests.support.kinesis_streams import TestStream
 from tests.support.source_reads import read_from

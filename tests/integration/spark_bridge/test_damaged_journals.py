@@ -16,10 +16,11 @@ from pyspark.sql.types import (
 )
 
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.content.csv import CSV, CsvType
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED, ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED
-from broadsheet.journals.message.types import CsvType, ProtobufType
+from broadsheet.journals.message.framing import FIXED_MAGIC
 from broadsheet.journals.message.uuid import build_uuid
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.columns import with_metadata

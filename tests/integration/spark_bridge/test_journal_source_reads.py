@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.transport import PATIENCE_SECONDS
 from broadsheet.spark_bridge.errors import (
     JournalBytesGoneError,

@@ -29,8 +29,8 @@ from broadsheet.consumer.stores.aggregate import (
     Quantiles,
     Sum,
 )
+from broadsheet.journals.content.csv import CsvType
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.types import CsvType
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.testing.stores.recorded_log import RecordedChange, RecordedLog
 from broadsheet.testing.stores.subject import FixedShard, offset_of, reading, wait

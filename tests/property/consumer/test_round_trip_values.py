@@ -14,21 +14,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowMessage, ArrowType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.json import NDJSON, JsonStructType, JsonType, Meta
+from broadsheet.journals.content.protobuf import ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError, PublishMessageError
 from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import (
-    ArrowMessage,
-    ArrowType,
-    CsvType,
-    JsonStructType,
-    JsonType,
-    Meta,
-    ProtobufType,
-)
 from broadsheet.journals.message.uuid import MessageClock
 from tests.support.arrow_values import columns, with_bad_text
 from tests.support.order_messages import Order

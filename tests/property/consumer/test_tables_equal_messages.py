@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import Payloads
-from broadsheet.journals.message.types import JsonType
 
 INTEGERS = st.integers(-9, 9) | st.sampled_from(
     [2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**63, 2**64 + 1, 10**30]

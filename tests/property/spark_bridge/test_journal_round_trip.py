@@ -29,7 +29,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.message.uuid import Flags, new_producer_id
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper

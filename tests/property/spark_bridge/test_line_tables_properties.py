@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import batch_of
-from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming, LineFraming
-from broadsheet.journals.message.types import ArrowType, JsonType
+from broadsheet.journals.message.framing import FixedFraming, LineFraming
 from broadsheet.journals.message.uuid import build_uuid, format_uuid
 from broadsheet.spark_bridge.content.registry import Tables
 from broadsheet.spark_bridge.journal_source.line_tables import LineTables

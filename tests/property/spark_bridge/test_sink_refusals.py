@@ -29,7 +29,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.options import write_options

@@ -12,8 +12,8 @@ import pytest
 from broadsheet.journals.append_fence import WriterEpochRegister
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.errors import RegisterMismatchError
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.testing.allocator.kernel.network import Link
 from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
 from broadsheet.testing.shards.broker import MemoryBroker

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broadsheet.cli.shards.dead_letters import Letter, letter_journal
-from broadsheet.journals.message.types import json_uuid_of
+from broadsheet.journals.content.json import json_uuid_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.shard_pb2 import ShardSpec
 

@@ -16,13 +16,12 @@ from broadsheet.consumer.shard.dead_letters import DeadLetters
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
 from broadsheet.journals.message.checkpoint import build_checkpoint
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint

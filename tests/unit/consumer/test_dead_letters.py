@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broadsheet.consumer.shard.dead_letters import DeadLetters, publish_dead_letter
 from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.wire.labels import DEAD_LETTER_JOURNAL

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue, ReadAhead, Share
 from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import Payloads
-from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single

@@ -11,8 +11,8 @@ from broadsheet.consumer.shard.transaction_machine import (
     COMMITS_PER_BUSY_TXN,
     FIRST_TXN_SECONDS,
 )
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.types import JsonType
 from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds

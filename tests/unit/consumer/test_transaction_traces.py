@@ -6,9 +6,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 from broadsheet.consumer.shard.transaction_traces import LINKS_MAX, TransactionTraces
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import Payloads
-from broadsheet.journals.message.types import JsonType
 from broadsheet.serving.tracing import Tracing
 
 

@@ -18,9 +18,9 @@ from broadsheet.examples.stream_sum.messages import (
 )
 from broadsheet.examples.stream_sum.producer import Producer
 from broadsheet.examples.stream_sum.source import StreamSource
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import MessageBatch, batch_of
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.sequencer import Sequencer
 from broadsheet.journals.message.uuid import Flags
 

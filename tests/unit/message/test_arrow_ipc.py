@@ -9,16 +9,16 @@ import sys
 import pyarrow as pa
 import pytest
 
+from broadsheet.journals.content.arrow import ArrowMessage, ArrowType
 from broadsheet.journals.message.arrow_ipc import framed_streams
 from broadsheet.journals.message.framing import FixedFraming
-from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.content.arrow import read_arrow
 
 _UUID = b"U" * 16
 _FLIP_EVERY_BIT = """
 import sys
 import pyarrow as pa
-from broadsheet.journals.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.content.arrow import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.content.arrow import read_arrow
 rows = pa.RecordBatch.from_arrays(
     [pa.array([1, 2, None]), pa.array(["a", "bc", None]), pa.array([[1, 2], None, []])], names=list("abc"))

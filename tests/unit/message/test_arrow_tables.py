@@ -7,11 +7,13 @@ import json
 import pyarrow as pa
 import pytest
 
+from broadsheet.journals.content.arrow import ArrowMessage, ArrowType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
 from broadsheet.journals.message.framing import Payloads
-from broadsheet.journals.message.types import ArrowMessage, ArrowType, CsvType, JsonType
 from broadsheet.journals.message.uuid import build_uuid, format_uuid
 
 UUID = build_uuid(7, 1 << 50, 0)

@@ -16,8 +16,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from broadsheet.journals.content.avro import SCHEMA_LABEL, AvroMessage, AvroType, schema_label
-from broadsheet.journals.content.registry import AVRO, content_of, content_types
+from broadsheet.journals.content.avro import AVRO, SCHEMA_LABEL, AvroMessage, AvroType, schema_label
+from broadsheet.journals.content.registry import content_of, content_types
 from broadsheet.journals.errors import ContentTypeError
 from broadsheet.journals.message.batch import MessageBatch, batch_of
 from broadsheet.journals.message.row_errors import RowValueError

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import acknowledgements_of_carried
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock
 
 

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from broadsheet.journals.content import csv
+from broadsheet.journals.content.arrow import ARROW_STREAM
+from broadsheet.journals.content.csv import CSV
+from broadsheet.journals.content.json import NDJSON
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, FramingError
 from broadsheet.journals.message import framing
-from broadsheet.journals.message.framing import (
-    ARROW_STREAM,
-    CSV,
-    FIXED_MAGIC,
-    NDJSON,
-    PROTOBUF_FIXED,
-    Frames,
-)
+from broadsheet.journals.message.framing import FIXED_MAGIC, Frames
 
 LINES = framing_for(NDJSON)
 FIXED = framing_for(PROTOBUF_FIXED)
@@ -129,7 +127,8 @@ def test_readers_of_any_mode_take_what_writers_may_write(
     """The longest message and one that is a byte longer, arriving whole or in parts: the first is written and read, the
     second neither, wherever its bytes are cut; else a row is committed at which readers stop.
     """
-    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 64)
+    for module in (framing, csv):
+        monkeypatch.setattr(module, "FRAME_BYTES_MAX", 64)
     writer = framing_for(framing_type)
     whole = writer.frame(fits)
     with pytest.raises(ValueError, match="message of 65 bytes; readers take 64 at most"):

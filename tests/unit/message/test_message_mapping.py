@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.errors import NoPartitionsError
-from broadsheet.journals.message.framing import NDJSON
 from broadsheet.journals.message.partitioning import (
     RULES,
     MappedJournal,

@@ -6,11 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from broadsheet.journals.content.csv import CSV, CsvType
+from broadsheet.journals.content.json import JsonStructType, JsonType, Meta
+from broadsheet.journals.content.protobuf import ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import batch_of
-from broadsheet.journals.message.framing import CSV, Frames
-from broadsheet.journals.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
+from broadsheet.journals.message.framing import Frames
 from broadsheet.journals.message.uuid import NIL_UUID, build_uuid, format_uuid
 from broadsheet.wire.journal_pb2 import Label
 from broadsheet.wire.shard_pb2 import Checkpoint

@@ -10,9 +10,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
+from broadsheet.journals.content.avro import AVRO, AvroType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.json import NDJSON, JsonStructType, JsonType, Meta
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.errors import ContentTypeError, NoPartitionsError, PublishMessageError
 from broadsheet.journals.message import arrow_ipc, framing
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
+from broadsheet.journals.message.framing import Payloads
 from broadsheet.journals.message.partitioning import (
     KeyColumn,
     MappedJournal,
@@ -20,7 +25,6 @@ from broadsheet.journals.message.partitioning import (
     rendezvous_mapping,
 )
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import ArrowType, CsvType, JsonStructType, JsonType, Meta
 from broadsheet.journals.message.uuid import Flags, MessageClock, parse_uuid
 from broadsheet.runtime.errors import ValidationError
 from tests.support.arrow_values import with_bad_text
@@ -29,6 +33,11 @@ JSON_TYPE = JsonType()
 ONE = MappedJournal("a/one", NDJSON)
 PARTITIONS = [MappedJournal(f"a/part-{n:03}", NDJSON) for n in range(3)]
 PRODUCER = 0x0100000000AB
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "k", "type": "string"}, {"name": "n", "type": ["null", "long"]}],
+}
 
 SCHEMA = pa.schema(
     {
@@ -195,6 +204,21 @@ def test_rows_that_readers_refuse_are_refused(
     assert publisher.take_appends()
 
 
+def test_rows_as_avro_are_one_message_that_reads_back() -> None:
+    """A content type of rows needs no code in the publisher: its messages are made of whole tables."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    rows = pa.table({"k": ["a", "b"], "n": [1, None]})
+
+    publisher.publish_batch(MappedJournal("a/one", AVRO), rows, AvroType(AVRO_SCHEMA))
+
+    [append] = publisher.take_appends()
+    frames = framing.FixedFraming().unframer(journal="a/one", offset=0).feed(append.content[0])
+    [payload] = frames.payloads
+    message = AvroType().decode(payload)
+    assert message.rows == rows.to_pylist()
+    assert parse_uuid(message.uuid)[2] == Flags.CONTINUE_TXN
+
+
 def test_large_rows_of_arrow_messages_are_cut_where_they_are_skewed() -> None:
     """Two rows of 40 MiB among many short ones: each fits a message, and both together would not."""
     publisher = Publisher(MessageClock(), PRODUCER)
@@ -337,6 +361,20 @@ class Wrapped(JsonType):
             "column d, row 19999: a year",
         ),
         (pa.table({"n": [1]}), ONE, Wrapped(), PublishMessageError, "rows as Wrapped"),
+        (
+            pa.table({"k": ["a"], "n": [1], "m": [1]}),
+            MappedJournal("a/one", AVRO),
+            AvroType(AVRO_SCHEMA),
+            PublishMessageError,
+            "column m: expected a field of the schema, k, n",
+        ),
+        (
+            pa.table({"k": ["a", None], "n": [1, 2]}),
+            MappedJournal("a/one", AVRO),
+            AvroType(AVRO_SCHEMA),
+            PublishMessageError,
+            "column k, row 1",
+        ),
         (
             pa.table({"n": [1]}),
             MappedJournal("a/one", PROTOBUF_FIXED),

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
-from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     Flags,

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import MessageBatch, MessageType
-from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import (
@@ -20,7 +21,6 @@ from broadsheet.journals.message.rollback import (
 )
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.sequencer import Sequencer
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, parse_uuid
 
 PRODUCER = 0x0100000000AB

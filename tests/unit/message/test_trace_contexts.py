@@ -10,18 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from broadsheet.journals.content.arrow import ArrowMessage, ArrowType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.json import JsonStructType, JsonType, Meta
+from broadsheet.journals.content.message_type import CarriesTrace
+from broadsheet.journals.content.traceparents import LOOKS_MAX
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import Payloads
 from broadsheet.journals.message.json_rows import JsonRows
-from broadsheet.journals.message.trace_contexts import LOOKS_MAX, CarriesTrace, traceparents_in
-from broadsheet.journals.message.types import (
-    ArrowMessage,
-    ArrowType,
-    CsvType,
-    JsonStructType,
-    JsonType,
-    Meta,
-)
+from broadsheet.journals.message.trace_contexts import traceparents_in
 from broadsheet.journals.message.uuid import Flags, build_uuid, uuid_bytes
 
 UUID = build_uuid(7, 1 << 4, Flags.OUTSIDE_TXN)

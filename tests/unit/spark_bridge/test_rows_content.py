@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from broadsheet.journals.content.avro import SCHEMA_LABEL, AvroType, schema_label
-from broadsheet.journals.content.registry import AVRO, framing_for
+from broadsheet.journals.content.avro import AVRO, SCHEMA_LABEL, AvroType, schema_label
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.uuid import Flags, parse_uuid

@@ -18,10 +18,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from broadsheet.journals.content.arrow import ArrowType
+from broadsheet.journals.content.csv import CsvType
+from broadsheet.journals.content.protobuf import ProtobufType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.row_errors import RowValueError
-from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.journals.message.uuid import Flags, parse_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowFrames
 from broadsheet.spark_bridge.content.csv import CsvLines

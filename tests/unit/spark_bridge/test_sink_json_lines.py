@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
+from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.row_errors import RowValueError
-from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     UNIX_EPOCH_TICKS,

@@ -13,7 +13,7 @@ import click
 import msgspec
 from click.shell_completion import get_completion_class
 
-from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.errors import NothingSelectedError, errors_in_one_line
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.specs.files import read_text
@@ -97,7 +97,7 @@ def context_values(found: ContextsFile, name: str) -> dict[str, str]:
         name: Of the context; empty for the current one, which may be none.
 
     Raises:
-        ValidationError: there is no such context.
+        NothingSelectedError: there is no such context.
     """
     chosen = name or found.current
     if not chosen:
@@ -105,7 +105,7 @@ def context_values(found: ContextsFile, name: str) -> dict[str, str]:
     if chosen not in found.contexts:
         known = ", ".join(sorted(found.contexts)) or "none"
         option = "--context" if name else f"{_default_path()}: current"
-        raise ValidationError(option, f"there is no context {chosen!r}, but {known}")
+        raise NothingSelectedError(option, f"there is no context {chosen!r}, but {known}")
     said = msgspec.to_builtins(found.contexts[chosen])
     directory = contexts_path().parent
     return {

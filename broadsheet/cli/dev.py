@@ -237,9 +237,10 @@ class DevCluster:
         say(f"broker   {self._broker.address}")
         for index, member in enumerate(self._members):
             say(f"dev-{index}    {member.wait_until_ready()} (pid {member.pid})")
-        # Health, metrics and debugging, as in production: the broker's, then the members'.
-        admins = [self._broker.admin_address, *map(_admin_address, self._members)]
-        say(f"admin    {' '.join(admins)}")
+        # The admin ports, as in production. Any member's page shows the whole cluster.
+        for index, member in enumerate(self._members):
+            say(f"page     {_admin_address(member)}/ (of dev-{index}; also /metrics, /readyz)")
+        say(f"admin    {self._broker.admin_address} (of the broker: /metrics, /readyz)")
         say(f"logs     {self._directory}")
         keys = "".join(f" {each}" for each in self._key_arguments("--auth-keys-file"))
         say(

@@ -34,6 +34,7 @@ from broadsheet.runtime.errors import BroadsheetError, ValidationError
 from broadsheet.security.endpoints import parse_endpoints
 from broadsheet.security.tls import TlsConfig, TlsFiles
 from broadsheet.wire.allocation_pb2 import ClusterMember
+from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import ListResponse
 
 SKEW_SECONDS_MAX = 1.0
@@ -270,9 +271,12 @@ class _Examination:
             members = (await allocation.members()).members
         found = judge_members(members, shards) + judge_shards(shards)
         given = parse_endpoints(self._connection.address, may_be_tls=True)
-        known = [member.endpoint for member in members]
+        known = {member.endpoint: member.id for member in members}
         for endpoint in dict.fromkeys([*known, *given]):
             try:
+                # `localhost` of --address and the address that a member announced are one process.
+                if endpoint not in known and await self._member_at(endpoint) in known.values():
+                    continue
                 self._answers.append(await self._ask(endpoint))
             except (BroadsheetError, TimeoutError) as error:
                 detail = " ".join(str(error).split())
@@ -280,6 +284,13 @@ class _Examination:
                 make = _bad if endpoint in known else _doubtful
                 found.append(make(f"member {endpoint}", detail, _REMEDY["member"]))
         return found
+
+    async def _member_at(self, endpoint: str) -> str:
+        """Return the id of the member that answers at an address."""
+        async with replace(self._connection, address=endpoint).shards() as client:
+            # The header of any answer names the process: no shard has an empty id.
+            header = (await client.list(selector(label_set((ID, ""))))).header
+        return f"{header.process_id.zone}#{header.process_id.suffix}"
 
     async def _ask(self, endpoint: str) -> ProcessAnswer:
         alone = replace(self._connection, address=endpoint)

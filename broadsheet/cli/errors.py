@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.errors import (
     BroadsheetError,
@@ -51,6 +51,15 @@ class NothingSelectedError(ValidationError):
     """Nothing of that name, or that matches the selector."""
 
 
+class InUseError(ValidationError):
+    """A journal that is to be deleted is used by shards, or may be."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            "JOURNAL", f"{problem}. Delete or change the shards first; --force deletes"
+        )
+
+
 class StaleRevisionError(ValidationError):
     """Somebody changed what a command, or its file, was about to change."""
 
@@ -58,15 +67,18 @@ class StaleRevisionError(ValidationError):
 _STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
     (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
     (ExitStatus.TIMEOUT, (TimeoutError,)),
-    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError)),
+    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError, PlanNotAppliedError)),
 )
 
 
 def exit_status_of(error: Exception) -> ExitStatus:
     """Return the exit status of a command that ends with an error of ours."""
-    return next(
-        (status for status, kinds in _STATUSES if isinstance(error, kinds)), ExitStatus.FAILED
-    )
+    for status, kinds in _STATUSES:
+        if isinstance(error, kinds):
+            return status
+    # As click ends where it finds a mistake of an option by itself; here the value had to be read first.
+    is_option = isinstance(error, ValidationError) and error.field_path.startswith("--")
+    return ExitStatus.USAGE if is_option else ExitStatus.FAILED
 
 
 def _line_of(error: Exception) -> str:

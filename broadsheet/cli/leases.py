@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from broadsheet.cli.command import run_command
+from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -348,7 +349,7 @@ async def _chosen(
     """Return the leases that were named.
 
     Raises:
-        ValidationError: there is none of such a key.
+        NothingSelectedError: there is none of such a key.
     """
     if not keys:
         return [found async for found in store.scan(owner)]
@@ -356,7 +357,7 @@ async def _chosen(
     for key in dict.fromkeys(keys):
         found = await store.get(key)
         if found is None:
-            raise ValidationError("KEY", f"there is no lease {key}")
+            raise NothingSelectedError("KEY", f"there is no lease {key}")
         if owner in (None, found.record.owner):
             chosen.append(found)
     return chosen

@@ -15,7 +15,7 @@ from broadsheet.cli.connection import Connection, connection_options
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_messages
 from broadsheet.cli.output.messages import confirm, counted, say
 from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.plan import print_plan
+from broadsheet.cli.plan import print_plan, require_members
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.consumer.errors import PlanNotAppliedError
 from broadsheet.runtime.errors import EndpointError
@@ -110,6 +110,7 @@ def drain(
 
     async def work() -> None:
         async with connection.allocation() as client:
+            await require_members(client, member)
             if not await _drained(client, member, dry_run=dry_run, yes=yes):
                 return
             for each in member:
@@ -180,6 +181,7 @@ async def _until_gone(client: AllocationClient, leaving: set[str], timeout_secon
 
 async def _mark(connection: Connection, member: Sequence[str], *, cordoned: bool) -> None:
     async with connection.allocation() as client:
+        await require_members(client, member)
         done = await client.cordon(member, cordoned=cordoned)
     word = "cordoned" if cordoned else "uncordoned"
     for each in done.changed:

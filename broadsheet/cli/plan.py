@@ -12,6 +12,7 @@ import click
 from broadsheet.cli.command import run_command
 from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.output.documents import (
     OutputFormat,
     fields_of,
@@ -25,6 +26,7 @@ from broadsheet.cli.shards.selection import shard_of
 from broadsheet.cli.shards.space import read_shard_changes
 from broadsheet.cli.shards.troubles import print_troubles, troubles_of
 from broadsheet.cli.specs.files import read_text
+from broadsheet.consumer.client import AllocationClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.allocation_pb2 import (
     ChangeKind,
@@ -36,6 +38,8 @@ from broadsheet.wire.allocation_pb2 import (
     WaitReason,
 )
 
+MEMBERS_NAMED_MAX = 5
+"""Members that are there, in the error about one that is not; the rest are counted."""
 NUMBER_MAX = 2**32 - 1
 """What the protocol can say; the leader accepts less, and says so."""
 
@@ -89,6 +93,7 @@ def plan(
                 say(f"plan {plan_id} is in force" + _at(applied.revision))
                 return
             changes = () if specs is None else read_shard_changes(*read_text(specs))
+            await require_members(client, drain)
             made = await client.plan(
                 changes=changes, drain=drain, add=[parse_new_members(text) for text in add]
             )
@@ -131,6 +136,22 @@ def explain(connection: Connection, shard: str, output: OutputFormat) -> None:
             _print_explanation(shard, explained)
 
     run_command(work())
+
+
+async def require_members(client: AllocationClient, names: Sequence[str]) -> None:
+    """Check that members are there, as `shardctl members list` names them.
+
+    Raises:
+        NothingSelectedError: one is not.
+    """
+    if not names:
+        return
+    present = [each.id for each in (await client.members()).members]
+    if missing := sorted({*names} - {*present}):
+        there = ", ".join(present[:MEMBERS_NAMED_MAX]) or "none"
+        left = len(present) - MEMBERS_NAMED_MAX
+        problem = f"there is no member {', '.join(missing)}; there are {there}"
+        raise NothingSelectedError("MEMBER", problem + (f" and {left} more" if left > 0 else ""))
 
 
 def parse_new_members(text: str) -> NewMembers:

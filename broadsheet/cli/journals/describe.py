@@ -9,10 +9,10 @@ from typing import Any
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.selection import JournalName
+from broadsheet.cli.journals.users import uses_of
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.tables import print_facts, print_sections
 from broadsheet.cli.shards.state import status_of
-from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.guard import epoch_text
 from broadsheet.runtime.errors import BroadsheetError
@@ -68,21 +68,19 @@ async def _journal_document(
         notes.append(f"its content cannot be shown: {' '.join(str(error).split())}")
     try:
         async with connection.shards() as shards:
-            users = [*_users((await shards.list()).shards, listed.spec.name)]
+            users = [*_users_of(listed.spec.name, (await shards.list()).shards)]
     except (BroadsheetError, TimeoutError) as error:
         notes.append(f"shards that use it cannot be shown: {' '.join(str(error).split())}")
     return {"journal": fields_of(listed), "content": content, "shards": users, "notes": notes}
 
 
-def _users(
-    listed: Sequence[shard_pb2.ListResponse.Shard], journal: str
+def _users_of(
+    journal: str, listed: Sequence[shard_pb2.ListResponse.Shard]
 ) -> Iterator[dict[str, Any]]:
     for shard in listed:
-        sources = {source.journal.partition(";")[0] for source in shard.spec.sources}
-        uses = ["reads it"] if journal in sources else []
-        uses += ["records into it"] if recovery_log_of(shard.spec) == journal else []
-        for use in uses:
-            yield {"shard": shard.spec.id, "state": status_of(shard), "use": use}
+        for user in uses_of(shard.spec):
+            if user.journal == journal:
+                yield {"shard": user.shard, "state": status_of(shard), "use": user.use.value}
 
 
 def _print_journal(document: dict[str, Any]) -> None:

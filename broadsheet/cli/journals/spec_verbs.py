@@ -30,7 +30,8 @@ delete_journals = DELETE.command(
     JOURNALS,
     """Delete journals: each JOURNAL, or those that match.
 
-    The embedded broker removes their content, too. `shardctl journals describe` tells which shards read one.
+    The embedded broker removes their content, too. A journal that a shard of --address reads, records into or leaves
+    messages in is refused, and the shards are named, unless --force is given.
 
     \b
     Examples:

@@ -13,6 +13,7 @@ from broadsheet.cli.durations import instant_before
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.shards.selection import shard_of
 from broadsheet.consumer.registry.move_messages import KIND_NAMES
 from broadsheet.wire.allocation_pb2 import ShardMove
 
@@ -53,6 +54,10 @@ async def list_moves(connection: Connection, options: MovesOptions) -> None:
     if options.output is not OutputFormat.TABLE:
         print_messages("moves", shown, options.output)
         return
+    if options.shard and not moves:
+        # A shard that is deleted may have moved; one that never was is a name mistyped.
+        async with connection.shards() as shards:
+            await shard_of(shards, options.shard)
     print_table(MOVE_COLUMNS, [_move_row(move) for move in shown])
     if len(shown) < len(moves):
         say(f"{len(moves) - len(shown)} older ones are not shown: --last 0 shows all")

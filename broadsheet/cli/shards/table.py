@@ -116,7 +116,7 @@ def _replication_of(spec: shard_pb2.ShardSpec) -> str:
 
 def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
     return [
-        f"{member.suffix}:{replica_state(status)}"
+        f"{member.zone}#{member.suffix}:{replica_state(status)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.command import argument, cluster_command, command_options, flag
+from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.state import has_failed
-from broadsheet.wire.labels import parse_selector
+from broadsheet.cli.specs.verb import SelectorInPlace
 
 
 @command_options
 class UnassignOptions:
     """Options of `unassign`."""
 
-    selector: str = option("Label selector; 'id=...' names one shard.", "-l", required=True)
+    shard: tuple[str, ...] = argument(nargs=-1, shell_complete=complete_shards)
+    selector: SelectorInPlace
     failed: bool = flag("Only replicas that FAILED.")
     dry_run: bool = flag("Print which shards would be unassigned, but change nothing.")
 
@@ -25,16 +28,18 @@ class UnassignOptions:
 async def unassign_shards(connection: Connection, options: UnassignOptions) -> None:
     """Restart shards.
 
-    They are taken from their members; the allocator assigns them again.
+    Each SHARD, or those that match. They are taken from their members; the allocator assigns them again.
 
     \b
     Examples:
-      shardctl shards unassign -l id=flights-000
+      shardctl shards unassign flights-000
       shardctl shards unassign -l 'app=flights' --failed --dry-run
     """
     failed, dry_run = options.failed, options.dry_run
+    if not options.shard and not options.selector:
+        raise click.UsageError("expected names of shards, or --selector")
     async with connection.shards() as client:
-        listing = await client.list(parse_selector(options.selector))
+        listing = await listed_shards(client, options.shard, options.selector)
         if not listing.shards:
             raise NothingSelectedError("--selector", f"no shard matches {options.selector!r}")
         wanted = [each.spec.id for each in listing.shards if not failed or has_failed(each)]

@@ -12,10 +12,16 @@ from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.cli.command import Parameter, PerKind, command_options, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.output.messages import confirm, counted, say
-from broadsheet.cli.specs.changes import Outcome, apply_changes, compared, judge_changes
+from broadsheet.cli.specs.changes import (
+    Outcome,
+    apply_changes,
+    compared,
+    judge_changes,
+    require_unused,
+)
 from broadsheet.cli.specs.documents import changes_in, read_document, read_documents
 from broadsheet.cli.specs.kind import Document, Kind, Specs, SpecT
-from broadsheet.cli.specs.verb import AnyKind, SpecVerb
+from broadsheet.cli.specs.verb import AnyKind, Force, SpecVerb
 
 LOGS_NAMED_MAX = 3
 """Logs named in the question; the rest are counted."""
@@ -78,6 +84,7 @@ class ApplyOptions:
     no_verify_journals: Annotated[bool, PerKind(_no_verify_journals)] = False
     yes: Annotated[bool, PerKind(_yes)] = False
     """Create missing recovery logs without a question."""
+    force: Force = False
 
     @property
     def suffix(self) -> str:
@@ -139,10 +146,12 @@ async def _apply_files(kind: Kind[SpecT], connection: Connection, options: Apply
         changes = [each.change for each in made if each.name in changing]
         size = options.transaction_size(TXN_OPERATIONS_MAX)
         revision = 0
+        if options.dry_run and not options.force:
+            await require_unused(client, changes)
         if options.dry_run == "server":
             await judge_changes(client, changes, size)
         elif not options.dry_run:
-            revision = await apply_changes(client, changes, size)
+            revision = await apply_changes(client, changes, size, force=options.force)
     for each in made:
         click.echo(f"{each.name} {each.outcome.value}{options.suffix}")
     if changes or options.dry_run:
@@ -160,12 +169,14 @@ async def _apply_specs(
         if not options.no_verify_journals:
             await _create_missing_logs(client, [document], options)
         size, revision = options.transaction_size(kind.batch_size), 0
+        if options.dry_run and not options.force:
+            await require_unused(client, document.changes)
         if options.dry_run == "server":
             await judge_changes(client, document.changes, size)
         if options.dry_run:
             click.echo(kind.request_text(document.changes), nl=False)
         else:
-            revision = await apply_changes(client, document.changes, size)
+            revision = await apply_changes(client, document.changes, size, force=options.force)
     options.say_done(len(document.changes), revision)
 
 

@@ -154,8 +154,21 @@ async def judge_changes(client: Specs[SpecT], changes: Sequence[Change[SpecT]], 
         raise AssertionError(f"a server ignored the expected revision of {first.name}")
 
 
+async def require_unused(client: Specs[SpecT], changes: Iterable[Change[SpecT]]) -> None:
+    """Refuse changes that delete what is in use.
+
+    Raises:
+        InUseError: one does, or that cannot be told.
+    """
+    await client.require_unused([each.name for each in changes if each.spec is None])
+
+
 async def apply_changes(
-    client: Specs[SpecT], changes: Sequence[Change[SpecT]], size: int = TXN_OPERATIONS_MAX
+    client: Specs[SpecT],
+    changes: Sequence[Change[SpecT]],
+    size: int = TXN_OPERATIONS_MAX,
+    *,
+    force: bool = False,
 ) -> int:
     """Apply changes in batches, with progress; return the last revision.
 
@@ -163,10 +176,14 @@ async def apply_changes(
         client: Of the changes' kind.
         changes: At the revisions that the specs must have.
         size: Changes per transaction; 0: all.
+        force: Delete also what is in use.
 
     Raises:
+        InUseError: a change deletes what is in use.
         StaleRevisionError: a spec is not at the expected revision.
     """
+    if not force:
+        await require_unused(client, changes)
     size = size or max(len(changes), 1)
     revision = applied = 0
     async with _conflicts_named(client, changes):

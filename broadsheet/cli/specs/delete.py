@@ -11,9 +11,9 @@ import click
 from broadsheet.cli.command import DryRun, Yes
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.output.messages import confirm, counted
-from broadsheet.cli.specs.changes import apply_changes
+from broadsheet.cli.specs.changes import apply_changes, require_unused
 from broadsheet.cli.specs.kind import Change, Kind, SpecT, Stored
-from broadsheet.cli.specs.verb import Selection, SpecVerb
+from broadsheet.cli.specs.verb import Force, Selection, SpecVerb
 
 NAMES_SHOWN = 10
 """Names in a question; the rest are counted."""
@@ -25,15 +25,21 @@ class DeleteOptions(Selection):
 
     dry_run: DryRun
     yes: Yes
+    force: Force = False
 
 
 async def _delete(kind: Kind[SpecT], connection: Connection, options: DeleteOptions) -> None:
     async with kind.over(connection) as client:
         listed = await options.of(client)
+        changes: list[Change[SpecT]] = [Change(each.name, None, each.revision) for each in listed]
+        # Before the question: an answer would promise what is refused then.
+        if not options.force:
+            await require_unused(client, changes)
         if not options.dry_run:
             what = f"{counted(len(listed), kind.noun)}: {_names(listed)}"
             confirm(f"Delete {what}?", yes=options.yes)
-            await apply_changes(client, [Change(each.name, None, each.revision) for each in listed])
+            # A shard may have come in between.
+            await apply_changes(client, changes, force=options.force)
     suffix = " (dry run)" if options.dry_run else ""
     for each in listed:
         click.echo(f"{each.name} deleted{suffix}")

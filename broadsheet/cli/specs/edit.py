@@ -21,7 +21,7 @@ from broadsheet.cli.specs.changes import (
     print_difference,
 )
 from broadsheet.cli.specs.kind import Kind, Specs, SpecT, Stored
-from broadsheet.cli.specs.verb import Selection, SpecVerb
+from broadsheet.cli.specs.verb import Force, Selection, SpecVerb
 from broadsheet.runtime.errors import ValidationError
 
 
@@ -30,6 +30,7 @@ class EditOptions(Selection):
     """Options of `edit`."""
 
     yes: Yes
+    force: Force = False
 
 
 async def _edit(kind: Kind[SpecT], connection: Connection, options: EditOptions) -> None:
@@ -41,14 +42,14 @@ async def _edit(kind: Kind[SpecT], connection: Connection, options: EditOptions)
             say("nothing was edited")
             return
         try:
-            await _apply_edited(client, edited, listed, yes=options.yes)
+            await _apply_edited(client, edited, listed, options)
         except ValidationError as error:
             error.add_note(f"the edited text is kept in {_kept(edited)}")
             raise
 
 
 async def _apply_edited(
-    client: Specs[SpecT], text: str, listed: Sequence[Stored[SpecT]], *, yes: bool
+    client: Specs[SpecT], text: str, listed: Sequence[Stored[SpecT]], options: EditOptions
 ) -> None:
     kind = type(client)
     asked = kind.read(text, "the edited text")
@@ -62,9 +63,9 @@ async def _apply_edited(
     made = [each for each in await compared(client, asked) if each.outcome is not Outcome.UNCHANGED]
     for each in made:
         print_difference(difference(kind, each))
-    if made and sys.stdin.isatty() and not yes:
+    if made and sys.stdin.isatty() and not options.yes:
         click.confirm("Apply this?", abort=True, default=True, err=True)
-    await apply_changes(client, [each.change for each in made])
+    await apply_changes(client, [each.change for each in made], force=options.force)
     say(f"{counted(len(made), kind.noun)} changed")
 
 

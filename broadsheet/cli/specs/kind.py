@@ -108,6 +108,13 @@ class Specs(ABC, Generic[SpecT]):
     ) -> None:
         """Check what changes refer to, which may be planned."""
 
+    async def require_unused(self, names: Sequence[str]) -> None:
+        """Refuse to delete what is in use.
+
+        Raises:
+            InUseError: something is, or that cannot be told.
+        """
+
     @classmethod
     @abstractmethod
     def read(cls, text: str, source: str) -> list[Change[SpecT]]:

@@ -11,6 +11,7 @@ import click
 
 from broadsheet.cli.command import (
     OptionsT,
+    Parameter,
     PerKind,
     Work,
     command_options,
@@ -41,6 +42,17 @@ SelectorInPlace: TypeAlias = Annotated[
         help="Label selector, in place of names.",
     ),
 ]
+
+
+def _force(kind: AnyKind) -> Parameter | None:
+    # Nothing refers to a shard that outlives it.
+    if kind.is_shards:
+        return None
+    text = "Delete journals also if shards use them, or if that cannot be told."
+    return click.option("--force", is_flag=True, help=text)
+
+
+Force: TypeAlias = Annotated[bool, PerKind(_force)]
 
 
 @command_options

@@ -218,7 +218,7 @@ async def _replay(
 
     await client.apply(upserts(shard("serve-other", SOURCE)))
     shared = await terminal.run(address, "replay", SHARD, "--yes")
-    assert shared.exit_code == 1
+    assert shared.exit_code == 2
     assert f"shard serve-other reads {SOURCE}, too" in shared.stderr
     none = await terminal.run(address, "dead-letters", "serve-other")
     assert "has no label broadsheet.dev/dead-letter-journal" in none.stderr

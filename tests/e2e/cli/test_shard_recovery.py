@@ -137,7 +137,7 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
         first = terminal.directory / "first"
         assert await recovered(terminal, address, first) == counts
         refused = await terminal.type(address, "recover", SHARD, "--dir", str(first))
-        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert (refused.exit_code, refused.stdout) == (2, "")
         assert "expected an empty directory" in refused.stderr
 
         await terminal.done(address, "rewind", SHARD, "--backup", "0", "--force")

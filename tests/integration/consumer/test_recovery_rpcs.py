@@ -334,7 +334,7 @@ async def test_recover_writes_the_files_and_leaves_the_log_alone(
 
         files = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
         again = await shardctl(member, broker, "recover", SHARD, "--dir", str(target))
-        assert again.exit_code == 1
+        assert again.exit_code == 2
         assert "expected an empty directory" in again.output
         assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == files
         (tmp_path / "empty").mkdir()

@@ -135,7 +135,7 @@ def test_current_context_is_chosen_and_marked(config: Path) -> None:
         ["*", "live"],
         ["test", "http://test:8080"],
     ]
-    assert refused.exit_code == 1
+    assert refused.exit_code == 3
     assert with_current("contexts: {}\n", "a") == 'current: "a"\ncontexts: {}\n'
 
 

@@ -13,7 +13,7 @@ from broadsheet.cli.errors import (
     exit_status_of,
 )
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.wire.errors import ApplyConflictError
@@ -28,6 +28,8 @@ from broadsheet.wire.errors import ApplyConflictError
         (TimeoutError("too long"), ExitStatus.TIMEOUT),
         (ApplyConflictError(None), ExitStatus.CONFLICT),
         (StaleRevisionError("revision", "older"), ExitStatus.CONFLICT),
+        (PlanNotAppliedError("p", "the cluster changed"), ExitStatus.CONFLICT),
+        (ValidationError("--to-offset", "expected 0"), ExitStatus.USAGE),
         (ValidationError("id", "expected one"), ExitStatus.FAILED),
         (EndpointError("http://m", "gone"), ExitStatus.FAILED),
         (AllocatorError("no"), ExitStatus.FAILED),

@@ -148,8 +148,7 @@ def make_command(
 
     def invoke(*connection: Connection, **values: Any) -> None:  # values: as click has them
         with errors_in_one_line():
-            made = _made(options, values, kind)
-        run(*connection, made)
+            run(*connection, _made(options, values, kind))
 
     callback: Callable[..., None] = connection_options(invoke) if is_connected else invoke
     for add in reversed([*_parameters(options, kind)]):

@@ -22,8 +22,10 @@ from broadsheet.cli.application_name import load_application
 from broadsheet.cli.errors import errors_in_one_line
 from broadsheet.cli.journals.space import read_journal_changes
 from broadsheet.cli.output.messages import say
+from broadsheet.cli.project import FILE, TABLE, Project, read_project
 from broadsheet.cli.serve import default_root
 from broadsheet.cli.shards.space import places_of, read_shard_changes
+from broadsheet.cli.specs.changes import ANY_REVISION
 from broadsheet.cli.specs.files import errors_name_places, read_text
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
@@ -57,7 +59,7 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command(short_help="Run a whole cluster on this machine until Ctrl-C.")
-@click.argument("app")
+@click.argument("app", required=False)
 @click.option("--journals", type=_specs, help="Journal specs to apply first.")
 @click.option("--specs", type=_specs, help="Shard specs to apply once members serve.")
 @click.option("--members", type=click.IntRange(1, 32), default=MEMBERS_DEFAULT, help="How many.")
@@ -96,7 +98,7 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @traces_option
 def dev(
-    app: str,
+    app: str | None,
     journals: Path | None,
     specs: Path | None,
     members: int,
@@ -109,12 +111,16 @@ def dev(
 ) -> None:
     """Run etcd, a broker and members of the application APP until Ctrl-C.
 
+    Without APP, the application and the files of specs are those of the project in the current folder: see
+    [tool.broadsheet] in its pyproject.toml, as `shardctl init` writes it.
+
     Kill a member (`kill -9`) to watch its shards move: it is started again at once, as are etcd and the broker.
 
     Members find the path of a directory for local state, which lives as long as the journals, in BROADSHEET_STATE_DIR.
 
     \b
     Examples:
+      shardctl dev
       shardctl dev broadsheet.examples.counter.app:Counter
       shardctl dev my.module:make_app --data-dir ./dev \\
           --journals journals.yaml --specs shards.yaml
@@ -125,6 +131,10 @@ def dev(
     log_to_stderr("error", foreign_level=logging.WARNING)
     with errors_in_one_line(), ExitStack() as stack:
         # Mistakes are reported before anything starts.
+        if app is None:
+            project = _project_here()
+            app = project.application
+            journals, specs = journals or project.journals, specs or project.specs
         load_application(app)
         declared = _read(journals, specs)
         _require_free(port, "--port")
@@ -153,6 +163,17 @@ def dev(
         cluster.apply(declared)
         cluster.describe()
         cluster.watch()
+
+
+def _project_here() -> Project:
+    found = read_project(Path())
+    if found is None:
+        raise ValidationError(
+            "APP",
+            f"expected package.module:attribute, or a {FILE} here that has the table {TABLE}; shardctl init NAME makes "
+            "a folder with one",
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +368,17 @@ def _admin_address(member: EmbeddedMemberProcess) -> str:
 
 
 def _read(journals: Path | None, specs: Path | None) -> Declared:
-    return Declared(
+    declared = Declared(
         journals=() if journals is None else read_journal_changes(*read_text(journals)),
         shards=() if specs is None else read_shard_changes(*read_text(specs)),
         shards_source=str(specs),
     )
+    # A file without revisions declares what shall be, also where data of an earlier run are kept.
+    for journal in declared.journals:
+        journal.expect_mod_revision = journal.expect_mod_revision or ANY_REVISION
+    for shard in declared.shards:
+        shard.expect_mod_revision = shard.expect_mod_revision or ANY_REVISION
+    return declared
 
 
 def _member_ports(count: int, first: int) -> list[int]:

@@ -34,6 +34,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         "explain": LazyCommand(
             "plan:explain", "Explain a shard's placement, and what it waits for."
         ),
+        "init": LazyCommand("init:init_project", "Make a small tested project in a new folder."),
         "plan": LazyCommand(
             "plan:plan", "Print what a change would move, without changing anything."
         ),
@@ -48,7 +49,9 @@ def main() -> None:
 
     \b
     Start here:
-      shardctl dev broadsheet.examples.counter.app:Counter   a whole cluster on this machine
+      shardctl init hello                         a project of your own
+      shardctl dev                                run it: a whole cluster on this machine
+      shardctl journals publish NAME              JSON lines from standard input as messages
       shardctl shards list                        what runs where
       shardctl shards apply -f shards.yaml        declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
@@ -207,6 +210,22 @@ def leases() -> None:
     PGPASSWORD; AWS' own variables and files; AZURE_STORAGE_CONNECTION_STRING,
     or the variable that connection_env=NAME names.
     """
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "copy": LazyCommand(
+            "examples.copy:copy_example", "Copy an example into a folder, to change it."
+        ),
+        "list": LazyCommand(
+            "examples.list:list_examples",
+            "List the examples that are installed, with their applications and the paths of their files.",
+        ),
+    },
+)
+def examples() -> None:
+    """List and copy the examples that are installed with us."""
 
 
 @main.group(

@@ -15,7 +15,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.transport import TransportPolicy
 from broadsheet.security.auth import ClientAuth
 from broadsheet.security.tls import TlsConfig
-from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, LabelSelector
 from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
@@ -137,6 +137,16 @@ class SyncShardClient:
         journals = self._journals(broker_address, broker_auth)
         return self._thread.call(_create_logs(self._client, changes, journals))
 
+    def apply_journals(
+        self,
+        changes: Sequence[JournalApply.Change],
+        *,
+        broker_address: str,
+        broker_auth: ClientAuth | None = None,
+    ) -> None:
+        """See `JournalClient.apply`. The files for TLS are those for members."""
+        self._thread.call(_apply_journals(self._journals(broker_address, broker_auth), changes))
+
     def _journals(self, address: str, auth: ClientAuth | None) -> JournalClient:
         return JournalClient(address, auth=auth, policy=TransportPolicy(tls=self._tls))
 
@@ -171,3 +181,8 @@ async def _create_logs(
 ) -> tuple[str, ...]:
     async with journals:
         return await client.create_log_journals(changes, journals)
+
+
+async def _apply_journals(journals: JournalClient, changes: Sequence[JournalApply.Change]) -> None:
+    async with journals:
+        await journals.apply(changes)

@@ -40,7 +40,7 @@ from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
 from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
-from broadsheet.spark_bridge.cluster.shards import MemberClient, Shards
+from broadsheet.spark_bridge.cluster.shards import BrokerAccess, MemberClient, Shards
 from broadsheet.spark_bridge.cluster.task_failures import TaskFailureWatch
 from broadsheet.spark_bridge.errors import (
     ClusterStartError,
@@ -261,12 +261,48 @@ class ShardCluster:
 
     def apply(self, specs: Iterable[ShardSpec]) -> None:
         """Create or update shards, whatever their present revision, and their recovery logs that do not exist."""
+        self._shards.apply(specs, self._broker(), timeout_seconds=PRIMARY_SECONDS_MAX)
+
+    def apply_files(self, *, journals: Path | None = None, specs: Path | None = None) -> None:
+        """Apply YAML files, journals first, whatever the revisions of what they declare.
+
+        Args:
+            journals: File of journals, as `shardctl journals apply -f` takes it.
+            specs: File of shards, as `shardctl shards apply -f` takes it. Journals that it names are checked, and its
+                recovery logs made.
+
+        Raises:
+            ValidationError: a file cannot be read or is wrong; the error names the file, the place and the field.
+            TimeoutError: no member answered.
+        """
+        # Only users of files pay for reading YAML.
+        from broadsheet.spark_bridge.cluster.spec_files import read_journals, read_shards
+
+        broker = self._broker()
+        if journals is not None:
+            self._shards.apply_journals(read_journals(journals), broker)
+        if specs is not None:
+            read = read_shards(specs)
+            with read.errors_named():
+                self._shards.verify(read.changes, broker)
+            self.apply([change.upsert for change in read.changes])
+
+    def wait_read_through(
+        self, shard_ids: Iterable[str], *, timeout_seconds: float = PRIMARY_SECONDS_MAX
+    ) -> None:
+        """Wait until shards have read all that their sources have now, and committed it.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            TimeoutError: it takes longer.
+            JournalError: a source does not exist, or is not served.
+        """
+        self._shards.wait_read_through(shard_ids, self._broker(), timeout_seconds=timeout_seconds)
+
+    def _broker(self) -> BrokerAccess:
         keys = self._settings.get("broker_auth_keys", "")
-        self._shards.apply(
-            specs,
-            broker_address=self._services.broker_address,
-            broker_auth=KeyedAuth(keys) if keys else None,
-            timeout_seconds=PRIMARY_SECONDS_MAX,
+        return BrokerAccess(
+            self._services.broker_address, KeyedAuth(keys) if keys else None, self.tls
         )
 
     def wait_for_primary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import structlog
 
 from broadsheet.allocator.model import MemberId
 from broadsheet.consumer.client import SyncShardClient
+from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.security.auth import ClientAuth
@@ -17,6 +19,8 @@ from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.elasticity import wait_until
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.errors import NoMemberError
+from broadsheet.spark_bridge.routing.heads import token_of_heads
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
 from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
 
 _log = structlog.get_logger()
@@ -115,6 +119,15 @@ def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) ->
     return ShardReplicas(primaries, statuses)
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """A broker, as the driver reaches it."""
+
+    address: str
+    auth: ClientAuth | None
+    tls: TlsConfig | None
+
+
 class Shards:
     """Applies specs, and waits for primaries; a member that cannot be reached is not asked again."""
 
@@ -129,9 +142,8 @@ class Shards:
     def apply(
         self,
         specs: Iterable[ShardSpec],
+        broker: BrokerAccess,
         *,
-        broker_address: str,
-        broker_auth: ClientAuth | None,
         timeout_seconds: float,
     ) -> None:
         """Create or update shards, whatever their present revision, and recovery logs that are not there.
@@ -148,7 +160,7 @@ class Shards:
         def logs_created() -> bool:
             try:
                 self._client.current().create_log_journals(
-                    changes, broker_address=broker_address, broker_auth=broker_auth
+                    changes, broker_address=broker.address, broker_auth=broker.auth
                 )
             except (EndpointError, NotAuthorizedError, UnauthenticatedError) as error:
                 # Members read and write the logs; a driver may be where no broker can be reached, or not be allowed
@@ -160,6 +172,43 @@ class Shards:
             self._ask_until(logs_created, timeout_seconds=timeout_seconds)
         if not self._ask_until(applied, timeout_seconds=timeout_seconds):
             raise TimeoutError(f"no member answered within {timeout_seconds:g} s")
+
+    def apply_journals(self, changes: Sequence[JournalApply.Change], broker: BrokerAccess) -> None:
+        """Create, update and delete journals."""
+        self._client.current().apply_journals(
+            changes, broker_address=broker.address, broker_auth=broker.auth
+        )
+
+    def verify(self, changes: Sequence[ApplyRequest.Change], broker: BrokerAccess) -> None:
+        """Check that the journals that specs name exist, or can be made, and have the right content type.
+
+        Raises:
+            ValidationError: see `ShardClient.verify_referenced_journals`.
+        """
+        client = self._client.current()
+        client.create_log_journals(changes, broker_address=broker.address, broker_auth=broker.auth)
+        client.verify_referenced_journals(
+            changes, broker_address=broker.address, broker_auth=broker.auth
+        )
+
+    def wait_read_through(
+        self, shard_ids: Iterable[str], broker: BrokerAccess, *, timeout_seconds: float
+    ) -> None:
+        """Wait until shards have read all that their sources have now, and committed it.
+
+        Raises:
+            ShardNotFoundError, TimeoutError, JournalError: see `ShardCluster.wait_read_through`.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        listed = {shard.spec.id: shard.spec for shard in self._client.current().list().shards}
+        for shard_id in shard_ids:
+            if shard_id not in listed:
+                raise ShardNotFoundError(shard_id)
+            named = [source.journal.partition(";")[0] for source in listed[shard_id].sources]
+            heads = token_of_heads(broker.address, named, auth=broker.auth, tls=broker.tls)
+            self._client.current().wait_read_through(
+                shard_id, heads, timeout_seconds=deadline - time.monotonic()
+            )
 
     def wait_for_primary(
         self, shard_ids: Iterable[str], *, not_on: Container[MemberId], timeout_seconds: float

@@ -1,0 +1,1 @@
+"""The verbs of `shardctl examples`: a file each."""

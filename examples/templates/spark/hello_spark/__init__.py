@@ -1,0 +1,1 @@
+"""Counts messages by their key on Spark executors, exactly once."""

@@ -1,0 +1,1 @@
+"""Keeps visits of pages in SQLite, and answers queries for them."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
-from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.content.json import NDJSON
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import CompressionCodec, JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set

@@ -327,7 +327,8 @@ def _made_of(message_type: MessageType, values: Sequence[Any]) -> Any:
     (value,) = values
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {msgspec.json.encode(value)[:40].decode()}")
-    if isinstance(message_type, JsonStructType):
+    # Any other type of JSON messages knows its own objects.
+    if type(message_type) is not JsonType:
         return message_type.decode(msgspec.json.encode(value))
     if not isinstance(value.get("_meta", {}), dict):
         raise ValueError("_meta: expected an object, in which the UUID is written")

@@ -198,6 +198,12 @@ class FragmentIndex:
         last: SealedFragment = self._by_begin.peekitem(-1)[1]
         return last
 
+    @property
+    def newest_stored(self) -> SealedFragment | None:
+        """The last fragment that has a copy in a store."""
+        backwards = (self._by_begin[begin] for begin in reversed(self._by_begin))
+        return next((each for each in backwards if each.stored is not None), None)
+
     def at_or_after(self, offset: int) -> SealedFragment | None:
         """Return the fragment that covers an offset, else the next one, else None."""
         position = self._by_begin.bisect_right(offset)

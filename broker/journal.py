@@ -235,7 +235,8 @@ class LiveJournal:
             stored = await self._site.publisher.stored_fragments(
                 self.entry.spec, self.directory, self._names() - {self.name}
             )
-            opening = replace(opening, stored=stored)
+            lineage = await self._site.publisher.stored_lineage(self.entry.spec, stored)
+            opening = replace(opening, stored=stored, lineage=lineage)
         recovered = await disk.run(open_journal, disk, self.directory, opening)
         if opening.least_head is None:
             # Before the first append: a directory that is gone later must not look as if it had never been.
@@ -245,7 +246,7 @@ class LiveJournal:
                 recovered.store.abandon()
                 raise
         self._take(recovered)
-        await self._site.publisher.note_opened(list(self.index))
+        await self._site.publisher.note_opened(self)
 
     async def _open_read_only(self, opening: Opening) -> None:
         """Open the journal for reading, unless that was done already."""

@@ -56,5 +56,11 @@ class Lineage:
 UNKNOWN = Lineage(b"", ())
 
 
+def lineage_of(message: JournalIdentity) -> Lineage:
+    """Return the lineage that a message holds."""
+    epochs = tuple((each.number, each.nonce, each.begin) for each in message.epochs)
+    return Lineage(message.incarnation, epochs)
+
+
 def _epoch(number: int, begin: int) -> Epoch:
     return number, secrets.randbits(NONCE_BITS), begin

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -32,7 +33,7 @@ from prometheus_client import CollectorRegistry
 from broadsheet.broker.catalogue import CatalogueEntry
 from broadsheet.broker.disk import Disk, DiskThreads
 from broadsheet.broker.fragment_codecs import decode_to_file
-from broadsheet.broker.fragment_stores import FragmentStores, path_parts, probe
+from broadsheet.broker.fragment_stores import FragmentStore, FragmentStores, path_parts, probe
 from broadsheet.broker.fragments import (
     FETCHED_SUFFIX,
     FragmentIndex,
@@ -45,14 +46,24 @@ from broadsheet.broker.fragments import (
     write_record,
 )
 from broadsheet.broker.free_space import FreeSpace
+from broadsheet.broker.lineage import UNKNOWN, Lineage, lineage_of
 from broadsheet.broker.metrics import PublishMetrics
 from broadsheet.broker.segment_recycler import SegmentRecycler
+from broadsheet.broker.stored_lineage import (
+    BYTES_MAX as LINEAGE_BYTES_MAX,
+    OBJECT as LINEAGE_OBJECT,
+    StoredLineage,
+    decode_stored_lineage,
+    lineage_key,
+    lineage_of_fragments,
+)
 from broadsheet.journals.block_sums import DamagedContentError
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ExtraMissingError, ValidationError
 from broadsheet.runtime.event_loop import Signal
 from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.identity_pb2 import JournalIdentity
 from broadsheet.wire.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
 
 T = TypeVar("T")
@@ -80,6 +91,7 @@ class PublishedJournal(Protocol):
     deleted: bool
     entry: CatalogueEntry
     index: FragmentIndex
+    identity: JournalIdentity
 
     @property
     def name(self) -> str:
@@ -132,6 +144,7 @@ class _Running(NamedTuple):
 
     name: str
     """Of the journal."""
+    fragment: SealedFragment
     task: asyncio.Task[None]
 
 
@@ -178,6 +191,8 @@ class FragmentPublisher:
         self._local: OrderedDict[Path, int] = OrderedDict()
         """Lengths of local files of published fragments, those first that were used least recently."""
         self._local_bytes = 0
+        self._lineage_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By journal: an object that was written later says what is newer."""
         self._withdrawn: set[Path] = set()
         """Fragments that are being removed."""
         self._jobs: set[asyncio.Future[Any]] = set()
@@ -215,11 +230,15 @@ class FragmentPublisher:
                     queue.pending[fragment.path] = _Pending(journal, fragment, now)
         self._changed.notify()
 
-    async def note_opened(self, fragments: Sequence[SealedFragment]) -> None:
-        """Count the local files of published fragments of a journal that was opened."""
+    async def note_opened(self, journal: PublishedJournal) -> None:
+        """Count the local files of a journal's published fragments, and store the epoch that its opening began."""
+        published = [each for each in journal.index if each.stored is not None]
+        if published and self.publishes(journal.entry.spec):
+            self._parts.group.start_soon(
+                self._store_opening(journal), name=f"lineage:{journal.name}"
+            )
         if self._parts.local_bytes_max is None:
             return
-        published = [each for each in fragments if each.stored is not None]
         for fragment in await self._parts.disk.run(_local_ones, published):
             self._note_local(fragment)
 
@@ -256,7 +275,7 @@ class FragmentPublisher:
                     task = self._parts.group.start_soon(
                         self._publish(url, queue, pending), name=f"publish:{path.name}"
                     )
-                    self._publishing[path] = _Running(pending.journal.name, task)
+                    self._publishing[path] = _Running(pending.journal.name, pending.fragment, task)
         return min(delays, default=None)
 
     async def _publish(self, url: str, queue: _Queue, pending: _Pending) -> None:
@@ -274,9 +293,73 @@ class FragmentPublisher:
             self._publishing.pop(path, None)
             self._changed.notify()
 
+    async def _store_opening(self, journal: PublishedJournal) -> None:
+        url = self._stores.first_of(journal.entry.spec.fragment.stores)
+        try:
+            await self._store_lineage(url, journal)
+        except (OSError, ValidationError, ExtraMissingError) as error:
+            # The next fragment brings it along. Until then, shards stop needlessly if the broker loses its disk.
+            _log.info("lineage.not_stored", journal=journal.name, store=url, detail=str(error))
+
+    async def _store_lineage(self, url: str, journal: PublishedJournal) -> None:
+        """Write a journal's lineage beside its fragments, with the names of those that may be the newest there."""
+        async with self._lineage_locks.setdefault(journal.name, asyncio.Lock()):
+            if journal.deleted:
+                return
+            newest = journal.index.newest_stored
+            published = [
+                each.fragment for each in self._publishing.values() if each.name == journal.name
+            ]
+            vouching = [*published, *([] if newest is None else [newest])]
+            names = frozenset(fragment_name(each.begin, each.end, each.sum) for each in vouching)
+            content = StoredLineage(lineage_of(journal.identity), names).encode()
+            await self._submit(partial(self._put_lineage, url, journal.name, content))
+
+    def _put_lineage(self, url: str, journal: str, content: bytes) -> None:
+        store = self._stores.at(url)
+        if store is None:
+            raise OSError(errno.ENOENT, f"this broker does not serve {url}")
+        store.put_bytes(lineage_key(journal), content)
+
+    async def stored_lineage(
+        self, spec: JournalSpec, fragments: Sequence[SealedFragment]
+    ) -> Lineage:
+        """Return the lineage of fragments that `stored_fragments` found; the unknown one if nothing vouches for one.
+
+        Raises:
+            OSError: a store failed.
+        """
+        if not fragments:
+            return UNKNOWN
+        last = max(fragments, key=lambda each: each.end)
+        found = []
+        for url in dict.fromkeys(each.stored.store for each in fragments if each.stored):
+            stored = await self._submit(partial(self._read_lineage, url, spec.name))
+            found += [] if stored is None else [stored]
+        return lineage_of_fragments(found, fragment_name(last.begin, last.end, last.sum))
+
+    def _read_lineage(self, url: str, journal: str) -> StoredLineage | None:
+        store = self._stores.at(url)
+        if store is None:
+            return None
+        content = bytearray()
+        try:
+            for piece in store.pieces(lineage_key(journal)):
+                content += piece
+                if len(content) > LINEAGE_BYTES_MAX:
+                    break
+            return decode_stored_lineage(bytes(content))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            _log.warning("lineage.not_read", journal=journal, store=url, detail=str(error))
+            return None
+
     async def _store(self, url: str, pending: _Pending) -> None:
         journal, fragment = pending.journal, pending.fragment
         spec = journal.entry.spec
+        # Before the fragment: content of an epoch must never be in a store whose lineage does not know of it.
+        await self._store_lineage(url, journal)
         copy = await self._submit(partial(self._put, url, spec, fragment))
         known = journal.index.at(fragment.begin)
         if known is not None and known.path == fragment.path:
@@ -343,6 +426,8 @@ class FragmentPublisher:
         for each in store.listing(f"{journal}/"):
             where, _, last = each.key.rpartition("/")
             name = parse_object_name(last)
+            if name is None and last == LINEAGE_OBJECT:
+                continue
             if name is None:
                 _log.warning("fragment.unknown_object", store=url, key=each.key)
                 continue
@@ -485,7 +570,7 @@ class FragmentPublisher:
         store = None if stored is None else self._stores.at(stored.store)
         if store is None:
             raise OSError(errno.ENOENT, "it is in no store that this broker serves")
-        return await self._submit(lambda: next(store.listing(f"{journal.name}/"), None) is not None)
+        return await self._submit(partial(_lists_any, store, journal.name))
 
     async def remove_copy(self, journal: PublishedJournal, fragment: SealedFragment) -> None:
         """Remove a fragment's object from its store; the fragment stays in the index, of its local file alone.
@@ -624,6 +709,11 @@ class FragmentPublisher:
 
 def _stopped() -> OSError:
     return OSError(errno.ECANCELED, "the broker stops")
+
+
+def _lists_any(store: FragmentStore, journal: str) -> bool:
+    listing = store.listing(f"{journal}/")
+    return any(not each.key.endswith(f"/{LINEAGE_OBJECT}") for each in listing)
 
 
 def _is_of_other(journal: str, where: str, others: Set[str]) -> bool:

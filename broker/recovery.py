@@ -76,6 +76,8 @@ class Opening:
     """A head that the journal has reached, bytes; None if it has never had a directory, as far as is known."""
     stored: Sequence[SealedFragment] = ()
     """For a journal without a directory: its fragments in stores, in order of their offsets."""
+    lineage: Lineage = UNKNOWN
+    """For a journal without a directory: the lineage of these fragments."""
 
 
 def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
@@ -132,7 +134,8 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
         # Offset 0 cannot be confirmed, because an append that names it names none.
         head = max(head, opening.least_head, 1)
         damage = (f"its directory is gone, and the journal had content up to {head} at least",)
-    lineage = UNKNOWN.next_epoch(head)
+    # Shards that have read no more than the stores hold go on; those that have read beyond see that it is lost.
+    lineage = opening.lineage.next_epoch(head)
     checkpoint = Checkpoint(
         sequence=0,
         head=head,

@@ -15,10 +15,12 @@ context=${CONTEXT:-$(mktemp -d)}
 mkdir -p "$context/wheels"
 "$uv" build --quiet --wheel --out-dir "$context/wheels" .
 rm -f "$context/wheels/.gitignore"
-.venv/bin/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version "$version" \
-    --require-hashes --dest "$context/wheels" -r requirements/image.txt
-.venv/bin/cyclonedx-py requirements requirements/image.txt --output-reproducible --output-file "$context/sbom.cdx.json"
-cp requirements/image.txt "$context/requirements.txt"
+# For the image's Python alone: pip would judge the file's conditions by this machine's.
+"$uv" pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --no-deps \
+    --python-version "$version" --python-platform linux -o "$context/requirements.txt" requirements/image.txt
+.venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version "$version" \
+    --require-hashes --dest "$context/wheels" -r "$context/requirements.txt"
+.venv/bin/cyclonedx-py requirements "$context/requirements.txt" --output-reproducible --output-file "$context/sbom.cdx.json"
 cp deploy/image/Dockerfile deploy/image/healthcheck.py "$context/"
 [ -z "${CONTEXT:-}" ] || exit 0
 

@@ -102,7 +102,18 @@ def build_image() -> ImageRoot:
         check=True,
         timeout=BUILD_SECONDS_MAX,
     )
-    _buildah("bud", "--isolation", "chroot", "--build-arg", f"BASE={_BASE}", "-t", _IMAGE, context)
+    _buildah(
+        "bud",
+        "--format",
+        "docker",
+        "--isolation",
+        "chroot",
+        "--build-arg",
+        f"BASE={_BASE}",
+        "-t",
+        _IMAGE,
+        context,
+    )
     described = json.loads(_buildah("inspect", "--type", "image", _IMAGE))
     # `Any`: what buildah prints of an image.
     config: dict[str, Any] = described["Docker"]["config"]

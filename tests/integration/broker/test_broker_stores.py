@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -24,10 +25,13 @@ from broadsheet.broker.disk import Disk
 from broadsheet.broker.fragment_stores import FileStore
 from broadsheet.broker.fragments import FETCHED_SUFFIX, STORED_SUFFIX
 from broadsheet.broker.server import Broker
+from broadsheet.broker.stored_lineage import decode_stored_lineage
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.guard import Present, RememberedOffset, present_epoch, standing
 from broadsheet.runtime.errors import ServiceError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.identity_pb2 import JournalIdentity
 from broadsheet.wire.journal_pb2 import (
     ApplyRequest,
     CompressionCodec,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "a/journal"
 STORE = "file:///store/"
+LINEAGE = ".lineage"
 FRAGMENT_BYTES = 1024
 CONTENT = [letter * (FRAGMENT_BYTES + 1) for letter in (b"a", b"b", b"c")]
 
@@ -89,8 +94,9 @@ async def published(stub: JournalAsyncStub, count: int) -> list[Fragment]:
 
 
 def objects(tmp_path: Path) -> list[Path]:
-    """Return the files below the file root."""
-    return sorted(path for path in (tmp_path / "root").rglob("*") if path.is_file())
+    """Return the files below the file root; not those that say what a journal is."""
+    found = (path for path in (tmp_path / "root").rglob("*") if path.is_file())
+    return sorted(path for path in found if path.name != LINEAGE)
 
 
 def path_of(url: str) -> Path:
@@ -569,3 +575,97 @@ async def test_journal_that_is_created_again_begins_with_what_was_published(tmp_
         assert (await read(stub, JOURNAL)).content == b"".join(CONTENT[:2])
         refused = await append(stub, JOURNAL, b"new")
         assert refused.status == Status.INDEX_HAS_GREATER_OFFSET
+
+
+async def identity_of(address: str) -> JournalIdentity:
+    """Return what readers are told of the journal's content."""
+    async with JournalClient(address) as journals:
+        identity = (await journals.present(JOURNAL)).identity
+    assert identity is not None
+    return identity
+
+
+async def test_broker_on_an_empty_disk_goes_on_with_the_lineage_of_its_store(
+    tmp_path: Path,
+) -> None:
+    """A lost disk is a loss of what no store had, and of nothing else: who read no further reads on."""
+    config = config_of(tmp_path)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+        before = await identity_of(broker.address)
+    shutil.rmtree(config.data_dir)
+
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        after = await identity_of(broker.address)
+
+    end_stored = 2 * (FRAGMENT_BYTES + 1)
+    assert after.incarnation == before.incarnation
+    assert list(after.epochs[:-1]) == list(before.epochs)
+    remembered = present_epoch(before)
+    assert remembered is not None
+    present = Present(end_stored, after)
+    assert standing(end_stored, remembered, present) is RememberedOffset.SAME
+    assert standing(end_stored + 1, remembered, present) is not RememberedOffset.SAME
+
+
+async def test_opening_is_in_the_store_before_anything_is_appended(tmp_path: Path) -> None:
+    """Who reads nothing but the end after a restart remembers that restart's epoch: the store must know of it."""
+    config = config_of(tmp_path)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        restarted = await identity_of(broker.address)
+        file = tmp_path / "root" / "store" / JOURNAL / LINEAGE
+        await eventually(
+            lambda: decode_stored_lineage(file.read_bytes()).lineage.message() == restarted
+        )
+
+
+async def test_fragments_of_others_are_not_taken_for_the_journals_own(tmp_path: Path) -> None:
+    """A broker that knows no lineages published to the store in between: what was read before may not be there."""
+    config = config_of(tmp_path)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+        before = await identity_of(broker.address)
+    shutil.rmtree(config.data_dir)
+    # As Gazette's broker would: it goes on at the end of what the store has.
+    begin, content = 2 * (FRAGMENT_BYTES + 1), b"of another broker"
+    digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    name = f"{begin:016x}-{begin + len(content):016x}-{digest}.raw"
+    (tmp_path / "root" / "store" / JOURNAL / name).write_bytes(content)
+
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        assert (await identity_of(broker.address)).incarnation != before.incarnation
+
+
+async def test_lineage_that_cannot_be_stored_holds_fragments_back(tmp_path: Path) -> None:
+    """A store that has content of an epoch and not the epoch would vouch for the wrong content later."""
+    config = config_of(tmp_path)
+    folder = tmp_path / "root" / "store" / JOURNAL
+    # A directory in the object's place: the write fails.
+    (folder / LINEAGE).mkdir(parents=True)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        health = FragmentStoreHealthRequest(fragment_store=STORE)
+
+        async def is_told() -> bool:
+            answer = await stub.FragmentStoreHealth(health)
+            return "are not published" in answer.store_health_error
+
+        await eventually(is_told)
+        assert [path for path in objects(tmp_path) if JOURNAL in str(path)] == []
+        (folder / LINEAGE).rmdir()
+        await published(stub, 2)

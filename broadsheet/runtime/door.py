@@ -42,6 +42,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "pyarrow": ("spark", "pyarrow"),
     "pyspark": ("spark", "pyspark"),
     "rocksdict": ("rocksdb", "rocksdict"),
+    "zstandard": ("keyed", "zstandard"),
 }
 """By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
 

@@ -73,6 +73,13 @@ AGGREGATE: Final = StoreKind(
     re.compile(r"(snapshot|changes)-\d{20}"),
     re.compile(r"(snapshot|changes)-\d{20}|snapshot\.next"),
 )
+KEYED: Final = StoreKind(
+    "keyed",
+    1,
+    re.compile(r"(snapshot|changes)-\d{20}"),
+    re.compile(r"(snapshot|changes)-\d{20}|snapshot\.next|index"),
+)
+"""Its files have the names of an aggregate store's: the record tells the two apart."""
 GAZETTE_SQLITE: Final = StoreKind(
     "Gazette's SQLite", 1, re.compile(r"pageDB"), re.compile(r"pageDB|.+-(wal|journal)")
 )

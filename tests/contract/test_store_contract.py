@@ -23,18 +23,22 @@ from tests.support.store_subjects import (
     AggregateSubject,
     FencedRowSubject,
     JsonSubject,
+    KeyedSubject,
     RocksDbSubject,
     ScannedRecordedSubject,
     SqliteSubject,
     SqlSubject,
     committed_aggregates,
+    committed_keyed,
     committed_rows,
     committed_values,
+    put_keyed,
     put_last,
     put_number,
     put_row,
     put_value,
     recorded_aggregates,
+    recorded_keyed,
     recorded_rocksdb,
     recorded_sqlite,
 )
@@ -97,6 +101,24 @@ class TestAggregateStore(StoreConformance, ScanConformance):
     def subject(self, tmp_path: Path) -> AggregateSubject:
         """Files below the test's directory."""
         return AggregateSubject(tmp_path)
+
+
+class TestKeyedStore(StoreConformance):
+    """In a directory that stays, with its index in RocksDB there."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> KeyedSubject:
+        """Files below the test's directory."""
+        return KeyedSubject(tmp_path, "rocksdb")
+
+
+class TestKeyedStoreInMemory(StoreConformance):
+    """In a directory that stays, with its index in memory."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> KeyedSubject:
+        """Files below the test's directory."""
+        return KeyedSubject(tmp_path, "memory")
 
 
 class TestRecordedJsonFileStore(RecordedStoreConformance, RecordedScanConformance):
@@ -168,6 +190,37 @@ class TestRecordedAggregateStore(RecordedStoreConformance, RecordedScanConforman
             new_store=recorded_aggregates,
             put=put_last,
             committed=committed_aggregates,
+        )
+
+
+class TestRecordedKeyedStore(RecordedStoreConformance):
+    """In a recovery log; the index in RocksDB is made from it."""
+
+    commits = 3
+    """It makes a RocksDB whenever it opens; longer logs are cut with the index in memory."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return RecordedSubject(
+            tmp_path,
+            new_store=partial(recorded_keyed, index="rocksdb"),
+            put=put_keyed,
+            committed=committed_keyed,
+        )
+
+
+class TestRecordedKeyedStoreInMemory(RecordedStoreConformance):
+    """In a recovery log, with the index in memory."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return RecordedSubject(
+            tmp_path,
+            new_store=partial(recorded_keyed, index="memory"),
+            put=put_keyed,
+            committed=committed_keyed,
         )
 
 

@@ -10,6 +10,14 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
+from broadsheet.consumer.keyed.state_rows import (
+    VARIABLE_BYTES,
+    content_of,
+    key_at,
+    new_row,
+    place_of,
+)
+from broadsheet.consumer.keyed.store import IndexKind, KeyedStore
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Last
 from broadsheet.consumer.stores.json_file import JsonFileStore
@@ -274,6 +282,62 @@ class AggregateSubject:
     def committed(self, store: Any) -> dict[str, int]:
         """Read all keys."""
         return committed_aggregates(store)
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Open files."""
+        del shard
+        return descriptors_under(self._directory)
+
+
+_VARIABLE = b"\x00\x01"
+
+
+def put_keyed(store: KeyedStore, key: str, value: int) -> None:
+    """Set the row of a variable of a key."""
+    row = new_row(_VARIABLE, None, str(value).encode())
+    store.put(place_of(key.encode()), _VARIABLE, row)
+
+
+def committed_keyed(store: KeyedStore) -> dict[str, int]:
+    """Read the rows of all keys."""
+    return {
+        key_at(name)[:-VARIABLE_BYTES].decode(): int(content_of(row))
+        for name, row in store.committed_rows()
+    }
+
+
+def recorded_keyed(shard: Shard, index: IndexKind) -> KeyedStore:
+    """Return a store that writes a snapshot every few commits."""
+    return KeyedStore(shard, index=index, snapshot_bytes_min=1500)
+
+
+class KeyedSubject:
+    """`KeyedStore` in a directory that stays."""
+
+    excludes = True
+    open_txn_blocks = False
+
+    def __init__(self, directory: Path, index: IndexKind) -> None:
+        self._directory = directory
+        self._index = index
+
+    def open(self, shard: Shard) -> KeyedStore:
+        """Open it."""
+        return KeyedStore(
+            shard,
+            LocalState(self._directory / quote(shard.id, safe="")),
+            index=self._index,
+            snapshot_bytes_min=1500,
+            lock_wait_seconds=LOCK_WAIT_SECONDS,
+        )
+
+    def put(self, store: KeyedStore, key: str, value: int) -> None:
+        """Set a row."""
+        put_keyed(store, key, value)
+
+    def committed(self, store: KeyedStore) -> dict[str, int]:
+        """Read all keys."""
+        return committed_keyed(store)
 
     def leftovers(self, shard: Shard) -> list[str]:
         """Open files."""

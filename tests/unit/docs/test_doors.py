@@ -18,6 +18,7 @@ import pytest
 import broadsheet.allocator as allocator_door
 import broadsheet.broker as broker_door
 import broadsheet.consumer as consumer_door
+import broadsheet.consumer.keyed as keyed_door
 import broadsheet.consumer.sources as sources_door
 import broadsheet.consumer.stores as stores_door
 import broadsheet.embedded as embedded_door
@@ -41,6 +42,7 @@ _LAZY = (
     consumer_door,
     embedded_door,
     journals_door,
+    keyed_door,
     leases_door,
     runtime_door,
     security_door,

@@ -1,0 +1,312 @@
+"""Keyed state as an application: sources in, rows by key to a processor, output and late rows to journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import StoreClosedError
+from broadsheet.consumer.keyed.grouping import rows_of
+from broadsheet.consumer.keyed.key_codec import KeyCodec
+from broadsheet.consumer.keyed.output_rows import output_table
+from broadsheet.consumer.keyed.processor import KeyedProcessor
+from broadsheet.consumer.keyed.row_types import Declared, RowType
+from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
+from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore
+from broadsheet.consumer.keyed.txn_time import TimeMode
+from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.journals.content.message_type import MessageType
+from broadsheet.journals.content.registry import content_of
+from broadsheet.journals.message.batch import Envelope, MessageBatch
+from broadsheet.journals.message.partitioning import BatchMapping, MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.labels import CONTENT_TYPE, value_of
+from broadsheet.wire.shard_pb2 import Checkpoint
+
+TXN_ROWS_MAX = 65_536
+"""Rows of a transaction: their columns, and what handlers make of them, are in memory at once."""
+INPUT_SHARE = 4
+"""Part of the cache, one divided by this, that a transaction's input may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOutput:
+    """A destination of rows."""
+
+    journals: MappedJournal | BatchMapping
+    """The journal, or what chooses one for each row: `KeyColumn`."""
+    message_type: MessageType
+    """Encoding: `JsonType()` or `ArrowType()`."""
+    schema: Declared = ""
+    """Of the rows; of the side journal it is the input's, and a text `late_reason`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateOptions:
+    """Where an application keeps its state."""
+
+    directory: Callable[[Shard], LocalState] | None = None
+    """Returns where the files of a shard without a recovery log are."""
+    index: IndexKind = "rocksdb"
+    """Where rows are looked up: in a local RocksDB, or in memory, where all of them must fit."""
+    cache_bytes: int = CACHE_BYTES
+    """Rows that are kept in memory beside those that a transaction changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTime:
+    """The event time of rows, and when they are late."""
+
+    column: str
+    """Of the input: a timestamp, or an integer of epoch milliseconds. A row whose time is null is never late."""
+    delay_ms: int = 0
+    """The watermark is so far behind the latest event time."""
+    idle_ms: int | None = None
+    """A source without rows for so long does not hold the watermark; None: it does for ever."""
+    max_future_ms: int = MAX_FUTURE_MS
+    """Event times further ahead of the clock do not move the watermark."""
+    late: Literal["previous", "immediate"] = "previous"
+    """Judge rows by the watermark of the transaction before, as Spark does, or by the transaction's own."""
+
+    @property
+    def rules(self) -> WatermarkRules:
+        """The rules of the watermark."""
+        return WatermarkRules(
+            delay_ms=self.delay_ms, idle_ms=self.idle_ms, max_future_ms=self.max_future_ms
+        )
+
+
+class KeyedShardStore(KeyedStore):
+    """The store of a keyed shard, with the processor that runs over it."""
+
+    def __init__(
+        self, shard: Shard, local_state: LocalState | None, application: KeyedApplication
+    ) -> None:
+        options = application.state
+        super().__init__(shard, local_state, index=options.index, cache_bytes=options.cache_bytes)
+        self._application = application
+        self._run: KeyedRun | None = None
+        self._shard_fqn = shard.fqn
+
+    @property
+    def run(self) -> KeyedRun:
+        """The processor's transactions.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        if self._run is None:
+            raise StoreClosedError(self._shard_fqn)
+        return self._run
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Restore, and initialise a processor over what was restored."""
+        checkpoint = super().restore_checkpoint(shard)
+        self._close_run()
+        self._run = self._application.new_run(shard, self)
+        return checkpoint
+
+    def state(self, name: str, *key: Any) -> Any:
+        """Return a variable of a key as of the last durable commit: a value, a list, a dict, or None. On any thread.
+
+        Args:
+            name: Of the variable.
+            key: Its fields.
+
+        Raises:
+            ValidationError: there is no such variable, or the key is of another type.
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        return self.run.committed(name, key)
+
+    def destroy(self) -> None:
+        """Close the processor and the store."""
+        try:
+            self._close_run()
+        finally:
+            super().destroy()
+
+    def _close_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+
+class KeyedApplication:
+    """An application of a keyed processor.
+
+    KeyedApplication(
+        Counter,
+        key="user string",
+        rows="user string, amount double",
+        output=JournalOutput(MappedJournal("totals", NDJSON), JsonType(), "user string, count long"),
+    )
+    """
+
+    def __init__(
+        self,
+        processor: Callable[[], KeyedProcessor],
+        *,
+        key: Declared,
+        rows: Declared,
+        output: JournalOutput | None = None,
+        time: Literal["none", "processing", "event"] = "none",
+        event_time: EventTime | None = None,
+        side: JournalOutput | None = None,
+        state: StateOptions | None = None,
+        message_type: Callable[[JournalSpec], MessageType] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            processor: Makes a processor, one for each life of a shard; its class will do.
+            key: The fields to group by, with their types; columns of `rows`.
+            rows: The columns of the input; a field that a message lacks is null.
+            output: Where the rows go that handlers return; None: handlers return none.
+            time: The kind of time of timers.
+            event_time: The event time of rows; needed for timers in event time.
+            side: Where rows go that are late, or too far in the future; None: late ones are dropped, and counted.
+            state: Where state is kept.
+            message_type: Returns the encoding of a source's messages; None: by the journal's content type.
+            clock: For the batch time; None: the machine's.
+
+        Raises:
+            ValidationError: a schema is none, or parts do not fit each other.
+        """
+        self.state = state or StateOptions()
+        self._processor = processor
+        self._clock = clock or SystemClock()
+        self._message_type = message_type
+        self._output = output
+        self._side = side
+        input_schema = _named(RowType, "rows", rows).schema
+        mode = TimeMode(time)
+        _check_key(_named(RowType, "key", key).schema, input_schema)
+        if mode is TimeMode.EVENT and event_time is None:
+            raise ValidationError("event_time", "expected one, because time is 'event'")
+        if event_time is not None:
+            _check_event_time(event_time.column, input_schema)
+        self._output_type = (
+            None if output is None else _named(RowType, "output.schema", output.schema)
+        )
+        self._settings = KeyedSettings(
+            input_schema=input_schema,
+            key=_named(KeyCodec, "key", _named(RowType, "key", key).schema),
+            mode=mode,
+            event_time="" if event_time is None else event_time.column,
+            rules=WatermarkRules() if event_time is None else event_time.rules,
+            late="previous" if event_time is None else event_time.late,
+            has_side_journal=side is not None,
+        )
+
+    def new_run(self, shard: Shard, store: KeyedStore) -> KeyedRun:
+        """Return the transactions of a new processor over a restored store."""
+        journals = [source.journal for source in shard.spec.sources]
+        return KeyedRun(
+            self._processor(), self._settings, store, journals=journals, clock=self._clock
+        )
+
+    # -- the shard's interface
+
+    def new_store(self, shard: Shard) -> KeyedShardStore:
+        """Return the shard's store."""
+        directory = self.state.directory
+        return KeyedShardStore(shard, None if directory is None else directory(shard), self)
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """Return the encoding of a source's messages."""
+        if self._message_type is not None:
+            return self._message_type(journal_spec)
+        labels = journal_spec.labels
+        content = content_of(value_of(labels, CONTENT_TYPE), journal=journal_spec.name)
+        return content.message_type(labels, None)
+
+    def begin_txn(self, shard: Shard, store: KeyedShardStore) -> None:
+        """Freeze the transaction's times."""
+        del shard
+        store.run.begin()
+
+    def consume_batch(
+        self, shard: Shard, store: KeyedShardStore, batch: MessageBatch, publisher: Publisher
+    ) -> int | None:
+        """Take rows in; leave them to the next transaction if this one has as many as it may have."""
+        del shard
+        run = store.run
+        if run.rows and not self._has_room(run, batch):
+            return 0
+        table = rows_of(batch, self._settings.input_schema)
+        run.add(table, batch.journal, partial(self._set_apart, publisher))
+        return None
+
+    def consume_message(
+        self, shard: Shard, store: KeyedShardStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Refuse: messages come in batches."""
+        raise NotImplementedError("messages come in batches")
+
+    def finalize_txn(self, shard: Shard, store: KeyedShardStore, publisher: Publisher) -> None:
+        """Handle the rows and what is due."""
+        del shard
+        store.run.finish(partial(self._emit, publisher))
+
+    def finished_txn(self, shard: Shard, store: KeyedShardStore, commit: object) -> None:
+        """Nothing is left to do."""
+
+    def next_txn_after(self, shard: Shard, store: KeyedShardStore) -> float | None:
+        """Return when timers or the watermark ask for a transaction."""
+        del shard
+        return store.run.next_txn_after()
+
+    # -- input and output
+
+    def _has_room(self, run: KeyedRun, batch: MessageBatch) -> bool:
+        bytes_max = self.state.cache_bytes // INPUT_SHARE
+        return run.rows + len(batch) <= TXN_ROWS_MAX and run.input_bytes < bytes_max
+
+    def _emit(self, publisher: Publisher, rows: Sequence[Any]) -> None:
+        if self._output is None or self._output_type is None:
+            raise ValidationError(
+                "output",
+                f"expected none, because the application has no output; got {rows[0]!r:.80}",
+            )
+        table = output_table(rows, self._output_type)
+        publisher.publish_batch(self._output.journals, table, self._output.message_type)
+
+    def _set_apart(self, publisher: Publisher, rows: pa.Table) -> None:
+        if self._side is not None:
+            publisher.publish_batch(self._side.journals, rows, self._side.message_type)
+
+
+def _named(make: Callable[[Any], Any], field: str, declared: Any) -> Any:
+    try:
+        return make(declared)
+    except ValidationError as error:
+        raise error.under(field) from error
+
+
+def _check_key(key: pa.Schema, rows: pa.Schema) -> None:
+    for field in key:
+        if field.name not in rows.names or rows.field(field.name).type != field.type:
+            raise ValidationError(
+                f"key.{field.name}",
+                f"expected a column of the rows, of type {field.type}, among {rows.names}",
+            )
+
+
+def _check_event_time(column: str, rows: pa.Schema) -> None:
+    type_ = rows.field(column).type if column in rows.names else None
+    if type_ is None or not (pa.types.is_timestamp(type_) or pa.types.is_integer(type_)):
+        raise ValidationError(
+            "event_time.column",
+            f"expected a timestamp or an integer among the rows' columns, got {column!r} ({type_})",
+        )

@@ -1,0 +1,40 @@
+"""Rows that handlers return, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.runtime.errors import ValidationError
+
+
+def output_table(rows: Sequence[Any], row_type: RowType) -> pa.Table:
+    """Return rows as a table.
+
+    Args:
+        rows: Values of the type, at least one.
+        row_type: Of the output.
+
+    Raises:
+        ValidationError: a row is no such value, or one of its fields does not fit; the error names the column.
+    """
+    schema = row_type.schema
+    try:
+        columns = list(zip(*map(row_type.fields_of, rows), strict=True))
+    except ValidationError as error:
+        raise error.under("output") from error
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        try:
+            array = pa.array(column, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ValidationError(
+                f"output.{field.name}", f"expected {field.type}: {error}"
+            ) from error
+        if array.null_count and not field.nullable:
+            raise ValidationError(f"output.{field.name}", "expected no null")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,206 @@
+"""The files of a keyed store: the rows that each commit changed, and snapshots of one range of groups at a time.
+
+They are `broadsheet.consumer.stores.change_files`; a snapshot has the rows of a run of ranges, and all that is of no
+key. Snapshots go round: whenever the changes since the last one are longer than what snapshots have made up for, the
+next ranges are written, until they are even. So a store ships each byte about twice, what a standby plays is at most
+about three times the state, and no snapshot is longer than a range and what was owed.
+
+A file of changes is removed once every range has a snapshot behind it; a snapshot, once all its ranges have newer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import zstandard
+
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.key_codec import GROUPS
+from broadsheet.consumer.keyed.row_index import Rows
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.change_files import ChangeFiles, Frame, Layout, StoredFile
+from broadsheet.consumer.stores.store_record import KEYED
+from broadsheet.runtime.op_future import OpFuture
+
+RANGES: Final = 64
+GROUPS_PER_RANGE: Final = GROUPS // RANGES
+SNAPSHOT_BYTES_MIN: Final = 1 << 20
+"""Least bytes of changes after which snapshots are due."""
+_VERSION: Final = 1
+_PACKED_MIN: Final = 512
+"""Bytes from which rows are compressed: shorter ones gain nothing."""
+_LEVEL: Final = 1
+_decode_rows: Final = msgspec.msgpack.Decoder(dict[bytes, bytes | None]).decode
+
+
+class KeyedLayout(Layout, frozen=True):
+    """The first frame of a file."""
+
+    begin: int = 0
+    """First range of a snapshot."""
+    end: int = RANGES
+    """Behind the last one."""
+
+
+class KeyedFrame(Frame, omit_defaults=True):
+    """A commit, or a part of a snapshot."""
+
+    rows: bytes = b""
+    """New values by row, in MessagePack; nil is a deletion."""
+    packed: bool = False
+    """The rows are compressed with Zstandard."""
+
+
+def new_frame(
+    rows: Rows, number: int = 0, checkpoint: bytes = b"", segments: dict[bytes, bytes] | None = None
+) -> KeyedFrame:
+    """Return a frame of rows."""
+    content = msgspec.msgpack.encode(rows) if rows else b""
+    packed = len(content) >= _PACKED_MIN
+    if packed:
+        content = zstandard.ZstdCompressor(level=_LEVEL).compress(content)
+    return KeyedFrame(number, checkpoint, segments or {}, content, packed)
+
+
+class KeyedFiles:
+    """Reads the files of a store when it opens, and writes them while it lives."""
+
+    def __init__(
+        self, fqn: str, local_state: LocalState, *, snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN
+    ) -> None:
+        """Look at nothing yet."""
+        self._files = ChangeFiles(
+            fqn,
+            local_state,
+            KEYED,
+            layout_type=KeyedLayout,
+            frame_type=KeyedFrame,
+            version=_VERSION,
+        )
+        self._fqn = fqn
+        self._snapshot_bytes_min = snapshot_bytes_min
+        self._newest: list[StoredFile | None] = [None] * RANGES
+        """The newest snapshot of each range."""
+        self._next = 0
+        """The range whose snapshot is the oldest."""
+        self._owed = 0
+        """Bytes of changes that no snapshot has made up for."""
+
+    def resumes(self, after: int) -> bool:
+        """Tell whether the files still have every change behind a commit."""
+        found = self._files.found()
+        changes = [each.number for each in found if each.is_changes]
+        newest = max((each.number for each in found), default=0)
+        return any(number <= after for number in changes) if changes else after >= newest
+
+    def load(self, *, after: int = 0) -> Iterator[tuple[KeyedFrame, Rows]]:
+        """Yield the frames of the snapshots and commits that matter, in order, with their rows.
+
+        Args:
+            after: A commit whose rows are known: rows of it, of those before it, and of snapshots are left out. If
+                there is one, `resumes` must be true of it.
+
+        Raises:
+            StoreError: a file is damaged.
+            OSError: a file could not be made durable.
+        """
+        for file, _, frame in self._files.load(self._select):
+            # In the order of commits a snapshot only repeats what the changes before it made, as far as they are there.
+            is_known = after and (not file.is_changes or frame.number <= after)
+            yield frame, {} if is_known else self._rows_of(file, frame)
+        ages = [0 if each is None else each.number for each in self._newest]
+        self._next = ages.index(min(ages))
+        self._owed = self._files.bytes_of(
+            each for each in self._files.present if each.is_changes and each.number >= max(ages)
+        )
+
+    def append(self, frame: KeyedFrame) -> OpFuture | None:
+        """Write a commit; what is returned must succeed first for it to be durable.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        before = self._files.changes_bytes
+        durable = self._files.append(KeyedLayout(_VERSION), frame)
+        self._owed += self._files.changes_bytes - before
+        return durable
+
+    @property
+    def is_due(self) -> bool:
+        """True if it is time for the snapshot of another range."""
+        return self._owed >= self._snapshot_bytes_min
+
+    def snapshot(
+        self, rows_of: Callable[[int], Iterator[Rows]], others: Rows, last: KeyedFrame
+    ) -> None:
+        """Write the next ranges, and remove what nothing rests on any more.
+
+        Args:
+            rows_of: Returns the rows of a range, in parts.
+            others: The rows that are of no range.
+            last: The frame of the last commit: its number, its checkpoint, and all segments.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        begin, parts, size = self._next, list[KeyedFrame](), 0
+        end = begin
+        while end < RANGES and (end == begin or size < self._owed):
+            for rows in rows_of(end):
+                parts.append(new_frame(rows))
+                size += len(parts[-1].rows)
+            end += 1
+        last = new_frame(others, last.number, last.checkpoint, last.segments)
+        layout = KeyedLayout(_VERSION, begin, end)
+        length = self._files.snapshot(layout, iter((*parts, last)), number=last.number)
+        file = self._files.present[-1]
+        self._newest[begin:end] = [file] * (end - begin)
+        self._next = end % RANGES
+        self._owed -= length
+        if end == RANGES and begin == 0:
+            self._owed = 0  # All of the state: it is shorter than the changes.
+        self._files.remove(self._replaced(tuple(self._files.present)))
+
+    def close(self) -> None:
+        """Close the files; later calls fail. Idempotent."""
+        self._files.close()
+
+    def _select(self, found: Sequence[StoredFile]) -> Collection[StoredFile]:
+        """Return the files that matter; note the newest snapshot of each range."""
+        for file in found:
+            if file.is_changes:
+                continue
+            layout = self._files.layout_of(file)
+            if layout is None or not 0 <= layout.begin < layout.end <= RANGES:
+                raise self._files.damaged(file.name, "its first frame names no ranges")
+            self._newest[layout.begin : layout.end] = [file] * (layout.end - layout.begin)
+        kept = set(found)
+        kept.difference_update(self._replaced(found))
+        return kept
+
+    def _replaced(self, files: Sequence[StoredFile]) -> list[StoredFile]:
+        """Return the files that nothing rests on, given the newest snapshots, in the order in which they must go."""
+        newest = set(self._newest)
+        floor = min(0 if each is None else each.number for each in self._newest)
+        replaced = [each for each in files if not each.is_changes and each not in newest]
+        for file in files:
+            # A snapshot ends the file of changes before it, as does the next life's first commit.
+            end = min((each.number for each in files if each.number > file.number), default=None)
+            if file.is_changes and end is not None and end <= floor:
+                replaced.append(file)
+        return replaced
+
+    def _rows_of(self, file: StoredFile, frame: KeyedFrame) -> Rows:
+        if not frame.rows:
+            return {}
+        content = frame.rows
+        try:
+            if frame.packed:
+                content = zstandard.ZstdDecompressor().decompress(content)
+            return _decode_rows(content)
+        except (msgspec.MsgspecError, zstandard.ZstdError) as error:
+            raise StoreError(
+                self._fqn, f"{file.name} is damaged: its rows cannot be read: {error}"
+            ) from error

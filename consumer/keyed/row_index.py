@@ -1,0 +1,159 @@
+"""The local index of a shard's rows: ordered keys and values as of the last durable commit.
+
+It is not recorded: what it holds can be made from the store's files. A RocksDB of the shard's own keeps it where it
+does not fit in memory. All rows are in one column family, because without a write-ahead log families are flushed one by
+one, and then a crash could leave rows of one commit in one family and not in another.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+from sortedcontainers import SortedDict
+
+Rows = Mapping[bytes, bytes | None]
+"""New values by key; None is a deletion."""
+BLOCK_CACHE_BYTES: Final = 64 << 20
+WRITE_BUFFER_BYTES: Final = 32 << 20
+_BLOOM_BITS: Final = 10
+
+
+class RowIndex(Protocol):
+    """An index. Any thread may read; one writes at a time, and each write shows as a whole."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of several keys, shape (len(keys),)."""
+        ...
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return the first items of [begin, end), at most `limit` of them, in order of keys."""
+        ...
+
+    def write(self, rows: Rows) -> None:
+        """Make changes, all or nothing."""
+        ...
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        ...
+
+
+class MemoryIndex:
+    """An index in memory, which is empty when it is made."""
+
+    def __init__(self) -> None:
+        self._rows: SortedDict[bytes, bytes] = SortedDict()
+        self._lock = threading.Lock()
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of several keys."""
+        with self._lock:
+            return list(map(self._rows.get, keys))
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return the first items of [begin, end)."""
+        with self._lock:
+            found = self._rows.irange(begin, end, inclusive=(True, False))
+            return [(key, self._rows[key]) for key in islice(found, limit)]
+
+    def write(self, rows: Rows) -> None:
+        """Make changes."""
+        with self._lock:
+            for key, value in rows.items():
+                if value is None:
+                    self._rows.pop(key, None)
+                else:
+                    self._rows[key] = value
+
+    def close(self) -> None:
+        """Forget all rows."""
+        with self._lock:
+            self._rows.clear()
+
+
+class RocksIndex:
+    """An index in a RocksDB, without a write-ahead log: a crash loses its last commits, which the files have."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it, or make it.
+
+        Raises:
+            Exception: RocksDB's, of no class of its own: it cannot be opened.
+        """
+        import rocksdict
+
+        from broadsheet.consumer.stores.rocksdb.database import fix_options, new_options
+
+        options = new_options(WRITE_BUFFER_BYTES)
+        tables = rocksdict.BlockBasedOptions()
+        tables.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
+        tables.set_bloom_filter(_BLOOM_BITS, block_based=False)
+        options.set_block_based_table_factory(tables)
+        fix_options(options)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._database = rocksdict.Rdict(str(directory), options)
+        self._new_batch = rocksdict.WriteBatch
+        self._new_read_options = rocksdict.ReadOptions
+        self._write_options = rocksdict.WriteOptions()
+        self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]  # an attribute
+        self._closed = False
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of several keys."""
+        values: list[bytes | None] = self._database.get(keys)  # type: ignore[assignment, arg-type]
+        return values
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return the first items of [begin, end)."""
+        if end <= begin:
+            return []
+        options = self._new_read_options()
+        options.set_iterate_upper_bound(end)
+        items = self._database.items(from_key=begin, read_opt=options)
+        return list(islice(items, limit))  # type: ignore[arg-type]  # bytes, because of the raw mode
+
+    def write(self, rows: Rows) -> None:
+        """Make changes."""
+        batch = self._new_batch(raw_mode=True)
+        for key, value in rows.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        self._database.write(batch, self._write_options)
+
+    def close(self) -> None:
+        """Write what is in memory to its files, and close it."""
+        if not self._closed:
+            self._closed = True
+            self._database.flush()
+            self._database.close()
+
+
+def remove_index(directory: Path) -> None:
+    """Remove the files of a RocksDB index; it is made again from the store's files."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """Return the first key behind all those that begin with a prefix, which must not consist of FF alone."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def all_items(
+    index: RowIndex, begin: bytes, end: bytes, *, step: int
+) -> Sequence[tuple[bytes, bytes]]:
+    """Return all items of [begin, end), fetched in steps of so many."""
+    found: list[tuple[bytes, bytes]] = []
+    while part := index.scan(begin, end, step):
+        found += part
+        if len(part) < step:
+            break
+        begin = part[-1][0] + b"\x00"
+    return found

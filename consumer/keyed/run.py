@@ -1,0 +1,313 @@
+"""The transactions of one keyed shard, between two restores of its checkpoint.
+
+    begin       freeze the times
+    add         rows arrive: late ones are set apart
+    finish      rows by key ─► timers that are due ─► expired rows ─► times
+                a timer that is due is fixed when its phase begins; many fire in pieces, a transaction each
+
+Source: Spark's TransformWithStateExec (sequence, fixed list of due timers, removal after the handler's output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
+from broadsheet.consumer.keyed.key_codec import KeyCodec
+from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
+from broadsheet.consumer.keyed.registry import REGISTRY, Registry
+from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, VARIABLE_BYTES, place_of
+from broadsheet.consumer.keyed.store import KeyedStore
+from broadsheet.consumer.keyed.ttl import SWEPT_BUSY, SWEPT_IDLE
+from broadsheet.consumer.keyed.txn_time import (
+    Backlog,
+    TimeMode,
+    TimeState,
+    TxnTime,
+    begun,
+    due_bound,
+    next_txn_after_ms,
+    observe,
+)
+from broadsheet.consumer.keyed.variables import CommittedRows, Current
+from broadsheet.consumer.keyed.watermark import WatermarkRules
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ValidationError
+
+TIMES: Final = b"times"
+STORM_TIMERS: Final = 10_000
+"""Timers that fire in one transaction."""
+STORM_SECONDS: Final = 0.05
+"""Time after which the rest of the timers is left to the next transaction."""
+_ROWS_PER_EMIT: Final = 16_384
+LATE_REASON: Final = "late_reason"
+"""Column that rows of the side journal have besides their own."""
+
+Emit = Callable[[Sequence[Any]], None]
+"""Takes rows of output."""
+SetApart = Callable[[pa.Table], None]
+"""Takes rows that are late, or too far in the future, with their reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSettings:
+    """What the transactions of an application have in common."""
+
+    input_schema: pa.Schema
+    key: KeyCodec
+    mode: TimeMode
+    event_time: str = ""
+    """Column of event times; none: there is no watermark."""
+    rules: WatermarkRules = field(default_factory=WatermarkRules)
+    late: Literal["previous", "immediate"] = "previous"
+    """Judge rows by the watermark of the transaction before, or by the transaction's own."""
+    has_side_journal: bool = False
+    storm_timers: int = STORM_TIMERS
+    storm_seconds: float = STORM_SECONDS
+
+
+class KeyedRun:
+    """Runs transactions of a processor over a store that was restored."""
+
+    def __init__(
+        self,
+        processor: KeyedProcessor,
+        settings: KeyedSettings,
+        store: KeyedStore,
+        *,
+        journals: Sequence[str],
+        clock: Clock,
+    ) -> None:
+        """Declare the processor's state.
+
+        Args:
+            processor: Not initialised.
+            settings: Of the application.
+            store: Restored.
+            journals: The shard's sources.
+            clock: For the batch time.
+
+        Raises:
+            ValidationError: a variable cannot be declared so.
+        """
+        self._processor = processor
+        self._settings = settings
+        self._store = store
+        self._journals = journals
+        self._clock = clock
+        self._maker = RowMaker(settings.input_schema.names)
+        self._current = Current()
+        stored = store.meta(TIMES)
+        self._times = (
+            TimeState() if stored is None else msgspec.msgpack.decode(stored, type=TimeState)
+        )
+        self._tables: list[pa.Table] = []
+        self.late_rows = 0
+        """Rows that were not handled because they were late, in this life."""
+        self._has_expired = False
+        registry = Registry(store.meta(REGISTRY))
+        self._handle = StateHandle(store, registry, self._current, settings.mode)
+        processor.init(self._handle)
+        self._handle.close()
+        self._by_suffix = {each.type.suffix: each for each in self._handle.variables.values()}
+        if registry.has_changed:
+            store.put_meta(REGISTRY, registry.encode())
+        self._attributes = dict(vars(processor))
+
+    # -- a transaction
+
+    def begin(self) -> None:
+        """Begin a transaction: freeze its times."""
+        self._times = begun(self._times, self._settings.rules, self._journals, self._now_ms())
+        self._current.batch_ms = self._times.batch_ms
+        self._current.transaction += 1
+        self._tables = []
+
+    def add(self, table: pa.Table, journal: str, set_apart: SetApart) -> None:
+        """Add rows of a source.
+
+        Args:
+            table: With the columns of the input.
+            journal: The source.
+            set_apart: Takes those that are not to be handled.
+        """
+        if not len(table):
+            return
+        if self._settings.event_time:
+            table = self._timely(table, journal, set_apart)
+        self._tables.append(table)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the transaction is to handle so far."""
+        return sum(map(len, self._tables))
+
+    @property
+    def input_bytes(self) -> int:
+        """Memory of these rows."""
+        return sum(table.nbytes for table in self._tables)
+
+    def finish(self, emit: Emit) -> None:
+        """Handle the rows and what is due; the changes are in the store then, to be committed.
+
+        Args:
+            emit: Takes the output, in order.
+        """
+        output = _Output(emit)
+        had_rows = bool(self.rows)
+        try:
+            self._handle_rows(output)
+            self._fire_timers(output)
+        finally:
+            self._current.key = None
+            attributes = vars(self._processor)
+            attributes.clear()
+            attributes.update(self._attributes)
+        output.flush()
+        self._sweep(SWEPT_BUSY if had_rows else SWEPT_IDLE)
+        self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
+
+    def next_txn_after(self) -> float | None:
+        """Return after how many seconds a transaction is due though no row comes; None: only with rows."""
+        settings = self._settings
+        next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
+        backlog = Backlog(next_due, self._has_expired)
+        after = next_txn_after_ms(
+            self._times, settings.mode, settings.rules, backlog, self._now_ms()
+        )
+        return None if after is None else after / 1000
+
+    def close(self) -> None:
+        """Close the processor."""
+        self._processor.close()
+
+    # -- queries
+
+    def committed(self, name: str, key: Sequence[Any]) -> Any:
+        """Return a variable of a key as of the last durable commit: a value, a list or a dict. On any thread.
+
+        Raises:
+            ValidationError: there is no such variable, or the key is of another type.
+        """
+        variable = self._handle.variables.get(name)
+        if variable is None:
+            known = ", ".join(self._handle.variables) or "none"
+            raise ValidationError("name", f"expected one of {known}; got {name!r}")
+        current = Current()
+        current.key = self._settings.key.encode(key)
+        current.place = place_of(current.key)
+        current.batch_ms = self._now_ms()
+        return variable.over(CommittedRows(self._store), current).committed()  # type: ignore[attr-defined]
+
+    # -- the phases
+
+    def _timely(self, table: pa.Table, journal: str, set_apart: SetApart) -> pa.Table:
+        """Return the rows that are to be handled; note the latest event time."""
+        settings, times = self._settings, self._times
+        event_ms, is_null = _event_ms(table.column(settings.event_time))
+        is_future = ~is_null & (event_ms > times.batch_ms + settings.rules.max_future_ms)
+        moving = event_ms[~is_null & ~is_future]
+        observe(times, journal, int(moving.max()) if len(moving) else None)
+        bound = times.watermark_ms if settings.late == "immediate" else times.late_ms
+        is_late = np.zeros(len(table), np.bool_)
+        if settings.mode is TimeMode.EVENT:
+            is_late = ~is_null & (event_ms <= bound)
+            self.late_rows += int(np.count_nonzero(is_late))
+        # Without a side journal, a row of the future is handled: it only does not move the watermark.
+        is_apart = is_late | is_future if settings.has_side_journal else is_late
+        if not is_apart.any():
+            return table
+        apart = table.filter(pa.array(is_apart))
+        reasons = np.where(is_late[is_apart], "late", "future")
+        set_apart(apart.append_column(LATE_REASON, pa.array(reasons, pa.string())))
+        return table.filter(pa.array(~is_apart))
+
+    def _handle_rows(self, output: _Output) -> None:
+        tables, self._tables = self._tables, []
+        if not any(map(len, tables)):
+            return
+        rows = grouped(pa.concat_tables(tables), self._settings.key)
+        self._store.prefetch([place_of(key) for key in rows.keys])
+        time = self._time()
+        for key, value, of_key in rows_by_key(rows, self._maker):
+            self._enter(key)
+            output.take(self._processor.handle_rows(value, of_key, time))
+
+    def _fire_timers(self, output: _Output) -> None:
+        bound = due_bound(self._times, self._settings.mode)
+        if bound is None:
+            return
+        timers, has_more = self._store.due_timers(bound, self._settings.storm_timers)
+        end = self._clock.monotonic_seconds() + self._settings.storm_seconds
+        time = self._time()
+        for fired, (expiry, key) in enumerate(timers):
+            if fired and self._clock.monotonic_seconds() >= end:
+                has_more = True
+                break
+            self._enter(key)
+            value, _ = self._settings.key.decode(key)
+            output.take(self._processor.handle_timer(value, expiry, time))
+            # Also if the handler registered the same time again.
+            self._store.remove_timer(key, expiry)
+        self._times.storm_ms = bound if has_more else None
+
+    def _sweep(self, budget: int) -> None:
+        """Remove rows that are expired, as far as the budget goes."""
+        entries, self._has_expired = self._store.filed_until(self._times.batch_ms, budget)
+        for time_ms, rest in entries:
+            _, end = self._settings.key.decode(rest, GROUP_BYTES)
+            place, suffix = rest[:end], rest[end:]
+            self._store.unfile(time_ms, place, suffix)
+            variable = self._by_suffix.get(suffix[:VARIABLE_BYTES])
+            # Rows of a variable that is declared no more stay: only its declaration could tell which elements expired.
+            if variable is not None:
+                variable.expire(place, suffix)
+
+    def _enter(self, key: bytes) -> None:
+        self._current.key = key
+        self._current.place = place_of(key)
+
+    def _time(self) -> TxnTime:
+        watermark = self._times.watermark_ms if self._settings.event_time else -1
+        return TxnTime(self._times.batch_ms, watermark)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.wall_seconds() * 1000)
+
+
+class _Output:
+    """Rows of output, passed on in runs."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._rows: list[Any] = []
+
+    def take(self, rows: Iterable[Any] | None) -> None:
+        """Take what a handler returned, all of it: a generator runs while its key is the current one."""
+        if rows is None:
+            return
+        self._rows.extend(rows)
+        if len(self._rows) >= _ROWS_PER_EMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._emit(rows)
+
+
+def _event_ms(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Any]:
+    """Return event times in milliseconds, rounded down, and which are null."""
+    is_null = column.is_null().combine_chunks().to_numpy(zero_copy_only=False)
+    if pa.types.is_timestamp(column.type):
+        per_ms = {"s": 0, "ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
+        numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+        return (numbers * 1000 if per_ms == 0 else numbers // per_ms), is_null
+    return pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), is_null

@@ -1,0 +1,137 @@
+"""The times of a transaction, which are frozen when it begins, and what the next one is due for.
+
+    batch time   the shard's clock, never before an earlier transaction's
+    W            the watermark that the rows of earlier transactions made
+    W late       the watermark of the transaction before: rows at or below it are late
+
+They are committed with the state, so that a successor judges rows and timers as this primary would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from broadsheet.consumer.keyed.watermark import (
+    SourceTime,
+    WatermarkRules,
+    current_watermark,
+    next_idle_ms,
+)
+
+
+class TimeMode(Enum):
+    """The kind of time that timers are of."""
+
+    NONE = "none"
+    PROCESSING = "processing"
+    EVENT = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class TxnTime:
+    """The times that a handler sees, milliseconds since the Unix epoch."""
+
+    batch_ms: int
+    watermark_ms: int
+
+
+class TimeState(msgspec.Struct):
+    """The times as they are committed with each transaction. Milliseconds since the Unix epoch."""
+
+    batch_ms: int = 0
+    watermark_ms: int = 0
+    late_ms: int = 0
+    sources: dict[str, SourceTime] = {}
+    storm_ms: int | None = None
+    """Due bound of timers that the last transaction did not finish with; the next goes on with it."""
+
+
+def begun(
+    before: TimeState, rules: WatermarkRules, journals: Sequence[str], now_ms: int
+) -> TimeState:
+    """Return the times of a transaction that begins.
+
+    Args:
+        before: Of the transaction before it.
+        rules: Of the watermark.
+        journals: The shard's sources.
+        now_ms: The clock.
+    """
+    batch_ms = max(before.batch_ms, now_ms)
+    sources = {
+        journal: msgspec.structs.replace(before.sources[journal])
+        if journal in before.sources
+        else SourceTime(batch_ms)
+        for journal in journals
+    }
+    watermark = max(before.watermark_ms, current_watermark(sources, rules, batch_ms))
+    return TimeState(batch_ms, watermark, before.watermark_ms, sources, before.storm_ms)
+
+
+def observe(state: TimeState, journal: str, latest_ms: int | None) -> None:
+    """Note that a source had rows in a transaction.
+
+    Args:
+        state: Of the transaction; is changed.
+        journal: The source.
+        latest_ms: The latest event time among the rows that may move the watermark; None: there is none.
+    """
+    source = state.sources.setdefault(journal, SourceTime(state.batch_ms))
+    source.seen_ms = state.batch_ms
+    if latest_ms is not None and (source.latest_ms is None or latest_ms > source.latest_ms):
+        source.latest_ms = latest_ms
+
+
+def due_bound(state: TimeState, mode: TimeMode) -> int | None:
+    """Return up to when timers are due in a transaction; None: the mode has none."""
+    if mode is TimeMode.NONE:
+        return None
+    if state.storm_ms is not None:
+        return (
+            state.storm_ms
+        )  # Of the first piece, so that the list of due timers stays what it was.
+    return state.watermark_ms if mode is TimeMode.EVENT else state.batch_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Work that a transaction leaves."""
+
+    next_due_ms: int | None
+    """The earliest timer; None: there is none."""
+    has_expired: bool
+    """Expired rows are left, because the transaction's budget of removals is used up."""
+
+
+def next_txn_after_ms(
+    state: TimeState, mode: TimeMode, rules: WatermarkRules, backlog: Backlog, now_ms: int
+) -> int | None:
+    """Return after how long a transaction is due though no row comes, ms; None: only with rows.
+
+    One is due at once if a storm of timers goes on, if expired rows are left, if the rows moved the watermark (also
+    those of this transaction, so that its timers need no further row), or if a timer is due that was registered in the
+    past while timers fired.
+    """
+    if state.storm_ms is not None or backlog.has_expired:
+        return 0
+    if mode is TimeMode.PROCESSING:
+        due = backlog.next_due_ms
+        return None if due is None else max(0, due - max(now_ms, state.batch_ms))
+    if mode is TimeMode.NONE:
+        return None
+    now_ms = max(now_ms, state.batch_ms)
+    if current_watermark(state.sources, rules, now_ms) > state.watermark_ms:
+        return 0
+    if backlog.next_due_ms is not None and backlog.next_due_ms <= state.watermark_ms:
+        return 0
+    idle = next_idle_ms(state.sources, rules, state.watermark_ms, now_ms)
+    return None if idle is None else max(0, idle - now_ms)
+
+
+def sources_of(state: TimeState) -> Mapping[str, SourceTime]:
+    """Return the parts of the watermark by journal."""
+    return state.sources

@@ -1,0 +1,116 @@
+"""Lives of one keyed shard without a member: transactions, commits, aborts and restarts, on a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.keyed.key_codec import KeyCodec
+from broadsheet.consumer.keyed.processor import KeyedProcessor
+from broadsheet.consumer.keyed.row_types import Declared, RowType
+from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
+from broadsheet.consumer.keyed.store import IndexKind, KeyedStore
+from broadsheet.consumer.keyed.txn_time import TimeMode
+from broadsheet.testing.stores.subject import FixedShard, RecordedSubject, reading, wait
+
+SOURCE = "test/in"
+
+
+class SteppedClock:
+    """A clock that stands still."""
+
+    def __init__(self, now_ms: int = 1_000) -> None:
+        self.now_ms = now_ms
+
+    def wall_seconds(self) -> float:
+        """Return the time."""
+        return self.now_ms / 1000
+
+    def monotonic_seconds(self) -> float:
+        """Return the time."""
+        return self.now_ms / 1000
+
+
+def settings_of(rows: Declared, key: Declared, **parts: Any) -> KeyedSettings:
+    """Return settings; the rows' column `at` is their event time if there is one."""
+    schema = RowType(rows).schema
+    parts.setdefault("mode", TimeMode.NONE)
+    parts.setdefault("event_time", "at" if "at" in schema.names else "")
+    return KeyedSettings(input_schema=schema, key=KeyCodec(RowType(key).schema), **parts)
+
+
+class Lives:
+    """One shard whose state is in a log in memory, and its present life."""
+
+    def __init__(
+        self,
+        directory: Path,
+        processor: Callable[[], KeyedProcessor],
+        settings: KeyedSettings,
+        *,
+        index: IndexKind = "memory",
+        **store: Any,
+    ) -> None:
+        def new_store(shard: Shard) -> KeyedStore:
+            return KeyedStore(shard, index=index, **store)
+
+        def nothing(*_: Any) -> dict[str, int]:
+            return {}
+
+        self.clock = SteppedClock()
+        self.subject = RecordedSubject(
+            directory, new_store=new_store, put=lambda *_: None, committed=nothing
+        )
+        self.shard = FixedShard()
+        self.apart: list[pa.Table] = []
+        self._processor = processor
+        self._settings = settings
+        self._commits = 0
+        self._store: Any = None
+        self.run: KeyedRun
+        self.reopen()
+
+    @property
+    def store(self) -> KeyedStore:
+        """Of the present life."""
+        store: KeyedStore = self._store
+        return store
+
+    def reopen(self) -> None:
+        """Die, and live on from what the log replays to."""
+        self.end()
+        self._store = self.subject.open(self.shard)
+        self.restore()
+
+    def restore(self) -> None:
+        """Give the running transaction up."""
+        self._store.restore_checkpoint(self.shard)
+        self.run = KeyedRun(
+            self._processor(), self._settings, self._store, journals=(SOURCE,), clock=self.clock
+        )
+
+    def transact(self, rows: Sequence[Any] = (), *, commits: bool = True) -> list[Any]:
+        """Run a transaction; return its output."""
+        out: list[Any] = []
+        self.run.begin()
+        if rows:
+            schema = self._settings.input_schema
+            columns = zip(*rows, strict=True)
+            arrays = [
+                pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)
+            ]
+            self.run.add(pa.table(arrays, schema=schema), SOURCE, self.apart.append)
+        self.run.finish(out.extend)
+        if commits:
+            self._commits += 1
+            wait(self._store.start_commit(self.shard, reading(self._commits), ()))
+        return out
+
+    def end(self) -> None:
+        """Destroy the store."""
+        if self._store is not None:
+            self._store.destroy()

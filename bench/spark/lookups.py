@@ -25,7 +25,7 @@ from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, running
 from broadsheet.cli.journals.space import read_journal_changes
 from broadsheet.cli.shards.space import read_shard_changes
-from broadsheet.cli.specs.files import read_text
+from broadsheet.cli.text_files import read_text
 from broadsheet.consumer.client import ShardClient
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.examples.enrich.enrich_pb2 import LookUpRequest

@@ -52,16 +52,19 @@ Work: TypeAlias = Coroutine[Any, Any, ExitStatus | None]
 """What a command does; its exit status, if that is not 0."""
 
 
-def option(help_text: str, *names: str, env: str | None = None, **settings: Any) -> Any:
+def option(
+    help_text: str, *names: str, env: str = "", is_secret: bool = False, **settings: Any
+) -> Any:
     """Return a field that is an option; `Any`, because the dataclass turns it into a value.
 
     Args:
         help_text: What the help says of it.
         *names: Those that do not follow from the field's name: a short one such as `-n`, or another long one.
         env: The environment variable that gives its value where the command line does not.
+        is_secret: The value is not shown where the options are.
         **settings: As of `click.option`.
     """
-    if env is not None:
+    if env:
         settings |= {"envvar": env, "show_envvar": True}
 
     def carrier(field_name: str) -> Parameter:
@@ -69,7 +72,7 @@ def option(help_text: str, *names: str, env: str | None = None, **settings: Any)
         long_names = () if is_named else (f"--{field_name.replace('_', '-')}",)
         return click.option(*names, *long_names, field_name, help=help_text, **settings)
 
-    return field(metadata={_CARRIER: carrier})
+    return field(repr=not is_secret, metadata={_CARRIER: carrier})
 
 
 def flag(help_text: str, *names: str, **settings: Any) -> Any:
@@ -130,10 +133,10 @@ def make_command(
     name: str,
     options: type[OptionsT],
     run: Callable[..., None],
-    help_text: str | None,
     *,
     kind: Any = None,
     is_connected: bool = False,
+    **texts: Any,
 ) -> click.Command:
     """Return a command.
 
@@ -141,19 +144,19 @@ def make_command(
         name: Of the verb.
         options: Their dataclass.
         run: Called with the options, after the connection if the command has one.
-        help_text: Its first sentence is the summary that `broadsheet.cli.main` shows.
         kind: Shards or journals, for parameters that differ.
         is_connected: The command has the options of a connection, after its own.
+        **texts: `help`, whose first sentence is the summary that `broadsheet.cli.main` shows; else `short_help` is.
     """
 
     def invoke(*connection: Connection, **values: Any) -> None:  # values: as click has them
         with errors_in_one_line():
-            run(*connection, _made(options, values, kind))
+            run(*connection, options_from(options, values, kind))
 
     callback: Callable[..., None] = connection_options(invoke) if is_connected else invoke
     for add in reversed([*_parameters(options, kind)]):
         callback = add(callback)
-    return click.command(name, help=help_text)(callback)
+    return click.command(name, cls=click.Command, **texts)(callback)
 
 
 def cluster_command(
@@ -172,7 +175,40 @@ def cluster_command(
             endless = is_endless is not None and is_endless(made)
             run_command(perform(connection, made), endless=endless)
 
-        return make_command(name, options, run, inspect.getdoc(perform), is_connected=True)
+        return make_command(name, options, run, is_connected=True, help=inspect.getdoc(perform))
+
+    return decorate
+
+
+def async_command(
+    name: str, options: type[OptionsT], *, log_level: str = "error", short_help: str | None = None
+) -> Callable[[Callable[[OptionsT], Work]], click.Command]:
+    """Return a decorator that makes a command of a coroutine function which needs no connection.
+
+    Args:
+        name: Of the verb.
+        options: Their dataclass.
+        log_level: As of `run_command`.
+        short_help: The summary, where it is not the first sentence of the docstring.
+    """
+
+    def decorate(perform: Callable[[OptionsT], Work]) -> click.Command:
+        def run(made: OptionsT) -> None:
+            run_command(perform(made), log_level=log_level)
+
+        return make_command(name, options, run, help=inspect.getdoc(perform), short_help=short_help)
+
+    return decorate
+
+
+def plain_command(
+    name: str, options: type[OptionsT], *, short_help: str | None = None
+) -> Callable[[Callable[[OptionsT], None]], click.Command]:
+    """Return a decorator that makes a command of a function; parameters as of `async_command`."""
+
+    def decorate(perform: Callable[[OptionsT], None]) -> click.Command:
+        text = inspect.getdoc(perform)
+        return make_command(name, options, perform, help=text, short_help=short_help)
 
     return decorate
 
@@ -224,12 +260,21 @@ def _parameters(options: type[Any], kind: Any) -> Iterator[Parameter]:
             yield carrier
 
 
-def _made(options: type[OptionsT], values: dict[str, Any], kind: Any) -> OptionsT:
-    """Return the options of a command line; their values are removed from `values`."""
+def options_from(options: type[OptionsT], values: dict[str, Any], kind: Any = None) -> OptionsT:
+    """Return the options of a command line.
+
+    Args:
+        options: Their dataclass.
+        values: Of the parameters, by name as click has them; those of the options are removed.
+        kind: As of `make_command`.
+
+    Raises:
+        ValidationError: a `Group` refuses its values.
+    """
     made: dict[str, Any] = {}
     for name, carrier in _carriers(options, kind):
         if isinstance(carrier, type):
-            made[name] = _made(carrier, values, kind)
+            made[name] = options_from(carrier, values, kind)
         elif isinstance(carrier, Group):
             made[name] = carrier.take(values)
         else:

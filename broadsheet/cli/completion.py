@@ -1,63 +1,25 @@
-"""Completion of names with what the cluster has. It must never print, nor take long."""
+"""`shardctl completion`: the completion script of a shell."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import click
-
-from broadsheet.cli.connection import Connection, quiet_connection
-from broadsheet.runtime.errors import BroadsheetError
-from broadsheet.runtime.logs import log_to_stderr
-
-COMPLETION_SECONDS_MAX = 2.0
+from click.shell_completion import get_completion_class
 
 
-def complete_shards(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of shards that begin so."""
-    del param
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
 
-    async def names(connection: Connection) -> list[str]:
-        async with connection.shards() as client:
-            return [each.spec.id for each in (await client.list()).shards]
+    It completes commands, options, and the ids of shards, journals and members as the cluster has them.
 
-    return _completed(ctx, incomplete, names)
-
-
-def complete_journals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of journals that begin so."""
-    del param
-
-    async def names(connection: Connection) -> list[str]:
-        async with connection.journals() as client:
-            return [each.spec.name for each in (await client.list()).journals]
-
-    return _completed(ctx, incomplete, names)
-
-
-def complete_members(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of members that begin so."""
-    del param
-
-    async def names(connection: Connection) -> list[str]:
-        async with connection.allocation() as client:
-            return [each.id for each in (await client.members()).members]
-
-    return _completed(ctx, incomplete, names)
-
-
-def _completed(
-    ctx: click.Context, incomplete: str, names: Callable[[Connection], Awaitable[list[str]]]
-) -> list[str]:
-    try:
-        log_to_stderr("error")
-        connection = quiet_connection(ctx)
-
-        async def asked() -> list[str]:
-            async with asyncio.timeout(COMPLETION_SECONDS_MAX):
-                return await names(connection)
-
-        return [name for name in asyncio.run(asked()) if name.startswith(incomplete)]
-    except (BroadsheetError, TimeoutError, OSError):
-        return []  # The shell shows nothing, and what is typed is still right.
+    \b
+    Examples:
+      eval "$(shardctl completion bash)"    # in ~/.bashrc
+      eval "$(shardctl completion zsh)"     # in ~/.zshrc
+      shardctl completion fish | source
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has all of these"
+    click.echo(kind(ctx.find_root().command, {}, "shardctl", "_SHARDCTL_COMPLETE").source())

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from broadsheet.cli.contexts import complete_contexts, context_values, read_contexts
+from broadsheet.cli.context_file import complete_contexts, context_values, read_contexts
 from broadsheet.cli.errors import errors_in_one_line
 from broadsheet.cli.output.messages import say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient

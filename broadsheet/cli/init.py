@@ -60,5 +60,5 @@ def _make_project(options: InitOptions) -> None:
 
 
 init_project = make_command(
-    "init", InitOptions, _make_project, cleandoc(_HELP).replace("TEMPLATES", summaries())
+    "init", InitOptions, _make_project, help=cleandoc(_HELP).replace("TEMPLATES", summaries())
 )

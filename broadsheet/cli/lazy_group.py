@@ -39,16 +39,17 @@ EXIT_STATUSES = "Exit status: " + ", ".join(
 class LazyCommand:
     """A command that is imported when it is named."""
 
-    place: str
-    """`module:attribute`, the module below `broadsheet.cli`."""
+    module: str
+    """Below `broadsheet.cli`; it has one command of the name that the group gives it."""
     summary: str
     """The first sentence of its help, which the group's help shows. A test compares the two."""
 
-    def load(self) -> click.Command:
-        """Return the command."""
-        module, _, attribute = self.place.partition(":")
-        command = getattr(import_module(f"broadsheet.cli.{module}"), attribute)
-        assert isinstance(command, click.Command), f"{self.place} is no command"
+    def load(self, name: str) -> click.Command:
+        """Return the command of a name."""
+        found = vars(import_module(f"broadsheet.cli.{self.module}")).values()
+        (command,) = (
+            each for each in found if isinstance(each, click.Command) and each.name == name
+        )
         command.epilog = command.epilog or EXIT_STATUSES
         return command
 
@@ -74,7 +75,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported if needed; None if there is none of that name."""
         lazy = self.lazy.get(cmd_name)
-        return super().get_command(ctx, cmd_name) if lazy is None else lazy.load()
+        return super().get_command(ctx, cmd_name) if lazy is None else lazy.load(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with its summary."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -23,23 +24,19 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     cls=LazyGroup,
     lazy={
         "can-i": LazyCommand(
-            "access:can_i",
+            "can_i",
             "Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.",
         ),
-        "completion": LazyCommand("contexts:completion", "Print the completion script of a shell."),
-        "dev": LazyCommand("dev:dev", "Run a whole cluster on this machine until Ctrl-C."),
+        "completion": LazyCommand("completion", "Print the completion script of a shell."),
+        "dev": LazyCommand("dev.dev", "Run a whole cluster on this machine until Ctrl-C."),
         "doctor": LazyCommand(
-            "doctor:doctor", "Examine the cluster: what is wrong, and what to do about it."
+            "doctor.doctor", "Examine the cluster: what is wrong, and what to do about it."
         ),
-        "explain": LazyCommand(
-            "plan:explain", "Explain a shard's placement, and what it waits for."
-        ),
-        "init": LazyCommand("init:init_project", "Make a small tested project in a new folder."),
-        "plan": LazyCommand(
-            "plan:plan", "Print what a change would move, without changing anything."
-        ),
-        "serve": LazyCommand("serve:serve", "Run one member of an application's group."),
-        "token": LazyCommand("access:token", "Print a token signed with the cluster's keys."),
+        "explain": LazyCommand("explain", "Explain a shard's placement, and what it waits for."),
+        "init": LazyCommand("init", "Make a small tested project in a new folder."),
+        "plan": LazyCommand("plan", "Print what a change would move, without changing anything."),
+        "serve": LazyCommand("serve.serve", "Run one member of an application's group."),
+        "token": LazyCommand("token", "Print a token signed with the cluster's keys."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
@@ -70,6 +67,14 @@ def _write_utf8() -> None:
             stream.reconfigure(encoding="utf-8")
 
 
+def _verbs(group: str, summaries: Mapping[str, str]) -> dict[str, LazyCommand]:
+    """Return verbs of a group, each of which is in the file of its name in the group's folder."""
+    return {
+        verb: LazyCommand(f"{group}.{verb.replace('-', '_')}", summary)
+        for verb, summary in summaries.items()
+    }
+
+
 def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
     """Return the verbs that shards and journals share."""
     summaries = {
@@ -78,10 +83,10 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
         "diff": f"Show what `shardctl {noun}s apply -f` would change.",
         "edit": f"Edit specs of {noun}s in $EDITOR.",
         "label": f"Set and remove labels of a {noun}, or of those that match.",
+        "list": f"List {noun}s{' with their state' if noun == 'shard' else ''}.",
     }
     return {
-        verb: LazyCommand(f"{noun}s.spec_verbs:{verb}_{noun}s", summary)
-        for verb, summary in summaries.items()
+        verb: LazyCommand(f"{noun}s.spec_verbs", summary) for verb, summary in summaries.items()
     }
 
 
@@ -89,50 +94,25 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
     cls=LazyGroup,
     lazy={
         **_spec_verbs("shard"),
-        "dead-letters": LazyCommand(
-            "shards.dead_letters:list_dead_letters",
-            "List the messages that a shard left out, and why.",
+        **_verbs(
+            "shards",
+            {
+                "dead-letters": "List the messages that a shard left out, and why.",
+                "describe": "Show all that is known of a shard.",
+                "hints": "Print a shard's recovery hints.",
+                "moves": "Show the moves of replicas: of SHARD, or of all.",
+                "pause": "Pause shards: they keep their state, and no member serves them.",
+                "prune": "Remove fragments that no recovery needs from recovery logs.",
+                "recover": "Write a shard's files as its recovery log has them.",
+                "replay": "Publish messages that a shard left out once more.",
+                "reset-source": "Make a shard continue in a source that was replaced.",
+                "rewind": "Make a shard recover from a backup of its hints, or from its whole log.",
+                "stat": "Show the progress of a shard, as its primary reports it.",
+                "unassign": "Restart shards.",
+                "wait": "Wait until each shard is as it should be.",
+            },
         ),
-        "replay": LazyCommand(
-            "shards.replay:replay", "Publish messages that a shard left out once more."
-        ),
-        "pause": LazyCommand(
-            "shards.pause:pause_shards",
-            "Pause shards: they keep their state, and no member serves them.",
-        ),
-        "resume": LazyCommand(
-            "shards.pause:resume_shards", "Let members serve paused shards again."
-        ),
-        "describe": LazyCommand(
-            "shards.describe:describe_shard", "Show all that is known of a shard."
-        ),
-        "hints": LazyCommand("shards.hints:shard_hints", "Print a shard's recovery hints."),
-        "list": LazyCommand("shards.spec_verbs:list_shards", "List shards with their state."),
-        "moves": LazyCommand(
-            "shards.moves:list_moves", "Show the moves of replicas: of SHARD, or of all."
-        ),
-        "prune": LazyCommand(
-            "shards.prune:prune_shards",
-            "Remove fragments that no recovery needs from recovery logs.",
-        ),
-        "recover": LazyCommand(
-            "shards.recover:recover_shard", "Write a shard's files as its recovery log has them."
-        ),
-        "reset-source": LazyCommand(
-            "shards.reset_source:reset_source",
-            "Make a shard continue in a source that was replaced.",
-        ),
-        "rewind": LazyCommand(
-            "shards.rewind:rewind_shard",
-            "Make a shard recover from a backup of its hints, or from its whole log.",
-        ),
-        "stat": LazyCommand(
-            "shards.stat:stat_shard", "Show the progress of a shard, as its primary reports it."
-        ),
-        "unassign": LazyCommand("shards.unassign:unassign_shards", "Restart shards."),
-        "wait": LazyCommand(
-            "shards.wait:wait_for_shards", "Wait until each shard is as it should be."
-        ),
+        "resume": LazyCommand("shards.pause", "Let members serve paused shards again."),
     },
 )
 def shards() -> None:
@@ -143,36 +123,20 @@ def shards() -> None:
     cls=LazyGroup,
     lazy={
         **_spec_verbs("journal"),
-        "append": LazyCommand("journals.append:append_journal", "Append bytes to a journal."),
-        "describe": LazyCommand(
-            "journals.describe:describe_journal", "Show all that is known of a journal."
-        ),
-        "list": LazyCommand("journals.spec_verbs:list_journals", "List journals."),
-        "fragments": LazyCommand(
-            "journals.fragments:list_fragments", "List the fragments of a journal."
-        ),
-        "prune": LazyCommand(
-            "journals.prune:prune_journals",
-            "Remove fragments that are older than their journal's retention.",
-        ),
-        "publish": LazyCommand(
-            "journals.publish:publish_messages", "Publish JSON lines as messages."
-        ),
-        "reset-head": LazyCommand(
-            "journals.reset_head:reset_head", "Accept that the end of journals was lost."
-        ),
-        "suspend": LazyCommand(
-            "journals.suspend:suspend_journals", "Suspend journals that nobody appends to."
-        ),
-        "quarantined": LazyCommand(
-            "journals.quarantined:quarantined",
-            "List unknown entries that the broker moved to quarantine.",
-        ),
-        "read": LazyCommand(
-            "journals.read:read_journal", "Write a journal's bytes to standard output."
-        ),
-        "verify": LazyCommand(
-            "journals.verify:verify_journals", "Compare stored fragments with their checksums."
+        **_verbs(
+            "journals",
+            {
+                "append": "Append bytes to a journal.",
+                "describe": "Show all that is known of a journal.",
+                "fragments": "List the fragments of a journal.",
+                "prune": "Remove fragments that are older than their journal's retention.",
+                "publish": "Publish JSON lines as messages.",
+                "quarantined": "List unknown entries that the broker moved to quarantine.",
+                "read": "Write a journal's bytes to standard output.",
+                "reset-head": "Accept that the end of journals was lost.",
+                "suspend": "Suspend journals that nobody appends to.",
+                "verify": "Compare stored fragments with their checksums.",
+            },
         ),
     },
 )
@@ -183,14 +147,15 @@ def journals() -> None:
 @main.group(
     cls=LazyGroup,
     lazy={
-        "evict": LazyCommand("leases:evict_leases", "Take leases from their owners."),
-        "export": LazyCommand(
-            "leases:export_leases", "Print all leases as JSON lines, for `shardctl leases import`."
+        **_verbs(
+            "leases",
+            {
+                "evict": "Take leases from their owners.",
+                "export": "Print all leases as JSON lines, for `shardctl leases import`.",
+                "list": "List leases, their owners and checkpoints.",
+            },
         ),
-        "import": LazyCommand(
-            "leases:import_leases", "Move leases and checkpoints into another store."
-        ),
-        "list": LazyCommand("leases:list_leases", "List leases, their owners and checkpoints."),
+        "import": LazyCommand("leases.import_", "Move leases and checkpoints into another store."),
     },
 )
 def leases() -> None:
@@ -214,15 +179,13 @@ def leases() -> None:
 
 @main.group(
     cls=LazyGroup,
-    lazy={
-        "copy": LazyCommand(
-            "examples.copy:copy_example", "Copy an example into a folder, to change it."
-        ),
-        "list": LazyCommand(
-            "examples.list:list_examples",
-            "List the examples that are installed, with their applications and the paths of their files.",
-        ),
-    },
+    lazy=_verbs(
+        "examples",
+        {
+            "copy": "Copy an example into a folder, to change it.",
+            "list": "List the examples that are installed, with their applications and the paths of their files.",
+        },
+    ),
 )
 def examples() -> None:
     """List and copy the examples that are installed with us."""
@@ -231,8 +194,13 @@ def examples() -> None:
 @main.group(
     cls=LazyGroup,
     lazy={
-        "list": LazyCommand("contexts:list_contexts", "List contexts; the current one is marked."),
-        "use": LazyCommand("contexts:use_context", "Make NAME the current context."),
+        **_verbs(
+            "contexts",
+            {
+                "list": "List contexts; the current one is marked.",
+                "use": "Make NAME the current context.",
+            },
+        )
     },
 )
 def contexts() -> None:
@@ -256,15 +224,16 @@ def contexts() -> None:
 @main.group(
     cls=LazyGroup,
     lazy={
-        "cordon": LazyCommand("members:cordon", "Keep new shards from each MEMBER (zone#suffix)."),
-        "drain": LazyCommand(
-            "members:drain", "Let each MEMBER (zone#suffix) hand its shards over and leave."
-        ),
-        "list": LazyCommand(
-            "members:list_members", "List each member, its replicas, and whether it accepts more."
+        **_verbs(
+            "members",
+            {
+                "cordon": "Keep new shards from each MEMBER (zone#suffix).",
+                "drain": "Let each MEMBER (zone#suffix) hand its shards over and leave.",
+                "list": "List each member, its replicas, and whether it accepts more.",
+            },
         ),
         "uncordon": LazyCommand(
-            "members:uncordon", "Let new shards come to each MEMBER (zone#suffix) again."
+            "members.cordon", "Let new shards come to each MEMBER (zone#suffix) again."
         ),
     },
 )

@@ -1,37 +1,24 @@
-"""`shardctl plan` and `shardctl explain`: the moves of a change, and the reasons of a placement."""
+"""`shardctl plan`: the moves that a change would make."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import run_command
-from broadsheet.cli.completion import complete_shards
-from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
-from broadsheet.cli.output.documents import (
-    OutputFormat,
-    fields_of,
-    format_option,
-    print_fields,
-    print_message,
-)
+from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.shards.selection import shard_of
 from broadsheet.cli.shards.space import read_shard_changes
-from broadsheet.cli.shards.troubles import print_troubles, troubles_of
-from broadsheet.cli.specs.files import read_text
+from broadsheet.cli.text_files import read_text
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.allocation_pb2 import (
     ChangeKind,
-    ExplainedReplica,
-    ExplainResponse,
     NewMembers,
     PlanResponse,
     WaitingChange,
@@ -44,33 +31,29 @@ NUMBER_MAX = 2**32 - 1
 """What the protocol can say; the leader accepts less, and says so."""
 
 
-@click.command("plan")
-@click.option(
-    "-f",
-    "--specs",
-    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
-    help="YAML file of shard specs to apply; - reads standard input.",
-)
-@click.option(
-    "--drain", multiple=True, metavar="ZONE#SUFFIX", help="A member that leaves; may be repeated."
-)
-@click.option(
-    "--add",
-    multiple=True,
-    metavar="ZONE:N[:LIMIT]",
-    help="N members that join; may be repeated. Such a plan cannot be applied.",
-)
-@click.option("--apply", "plan_id", metavar="ID", help="Carry out the plan of this id instead.")
-@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
-@connection_options
-def plan(
-    connection: Connection,
-    specs: Path | None,
-    drain: tuple[str, ...],
-    add: tuple[str, ...],
-    plan_id: str | None,
-    output: OutputFormat,
-) -> None:
+@command_options
+class PlanOptions:
+    """Options of `plan`."""
+
+    specs: Path | None = option(
+        "YAML file of shard specs to apply; - reads standard input.",
+        "-f",
+        type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+    )
+    drain: tuple[str, ...] = option(
+        "A member that leaves; may be repeated.", multiple=True, metavar="ZONE#SUFFIX"
+    )
+    add: tuple[str, ...] = option(
+        "N members that join; may be repeated. Such a plan cannot be applied.",
+        multiple=True,
+        metavar="ZONE:N[:LIMIT]",
+    )
+    plan_id: str | None = option("Carry out the plan of this id instead.", "--apply", metavar="ID")
+    output: Output
+
+
+@cluster_command("plan", PlanOptions)
+async def plan(connection: Connection, options: PlanOptions) -> None:
     """Print what a change would move, without changing anything.
 
     Without options: what the cluster still has to do. A plan that is applied is carried out exactly as printed, or
@@ -83,59 +66,24 @@ def plan(
       shardctl plan --add zone-b:2
       shardctl plan --apply 3f9a0c1b2d4e5f60
     """
-
-    async def work() -> None:
-        async with connection.allocation() as client:
-            if plan_id is not None:
-                if specs is not None or drain or add:
-                    raise ValidationError("--apply", "expected no other change beside it")
-                applied = await client.apply_plan(plan_id)
-                say(f"plan {plan_id} is in force" + _at(applied.revision))
-                return
-            changes = () if specs is None else read_shard_changes(*read_text(specs))
-            await require_members(client, drain)
-            made = await client.plan(
-                changes=changes, drain=drain, add=[parse_new_members(text) for text in add]
-            )
-            if output is not OutputFormat.TABLE:
-                print_message(made, output)
-            else:
-                print_plan(made)
-
-    run_command(work())
-
-
-@click.command("explain")
-@click.argument("shard", shell_complete=complete_shards)
-@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
-@connection_options
-def explain(connection: Connection, shard: str, output: OutputFormat) -> None:
-    """Explain a shard's placement, and what it waits for.
-
-    A shard that failed, is stalled, held back or cut off from its broker: that comes first, with the cause, the line
-    of the application's code, and what will happen next.
-
-    \b
-    Examples:
-      shardctl explain flights-000
-      shardctl explain flights-000 -o json
-    """
-
-    async def work() -> None:
-        async with connection.shards() as client:
-            troubles = troubles_of(await shard_of(client, shard), datetime.now(UTC))
-        if output is OutputFormat.TABLE:
-            # Before the leader is asked, which may be what is not there.
-            print_troubles(shard, troubles)
-        async with connection.allocation() as client:
-            explained = await client.explain(shard)
-        if output is not OutputFormat.TABLE:
-            fields = {"troubles": [asdict(each) for each in troubles], **fields_of(explained)}
-            print_fields(fields, output)
-        else:
-            _print_explanation(shard, explained)
-
-    run_command(work())
+    async with connection.allocation() as client:
+        if options.plan_id is not None:
+            if options.specs is not None or options.drain or options.add:
+                raise ValidationError("--apply", "expected no other change beside it")
+            applied = await client.apply_plan(options.plan_id)
+            say(f"plan {options.plan_id} is in force" + _at(applied.revision))
+            return
+        changes = () if options.specs is None else read_shard_changes(*read_text(options.specs))
+        await require_members(client, options.drain)
+        made = await client.plan(
+            changes=changes,
+            drain=options.drain,
+            add=[parse_new_members(text) for text in options.add],
+        )
+    if options.output is not OutputFormat.TABLE:
+        print_message(made, options.output)
+    else:
+        print_plan(made)
 
 
 async def require_members(client: AllocationClient, names: Sequence[str]) -> None:
@@ -208,7 +156,7 @@ def print_plan(made: PlanResponse) -> None:
             for change in made.members
         ],
     )
-    _print_waits(made.waits)
+    print_waits(made.waits)
     moves = sum(change.kind == ChangeKind.CHANGE_KIND_ADD for change in made.changes)
     say(f"plan {made.plan_id} at revision {made.revision}: {counted(moves, 'move')}{_gap(made)}")
     if made.can_be_applied:
@@ -217,44 +165,8 @@ def print_plan(made: PlanResponse) -> None:
         say("nothing was changed; it cannot be applied, for it supposes members that are not there")
 
 
-def _behind(replica: ExplainedReplica) -> str:
-    """Return a standby's backlog, and the time needed to play it."""
-    if not replica.behind_bytes:
-        return ""
-    amount = f"{replica.behind_bytes / (1 << 20):.0f} MiB"
-    return amount if replica.behind_seconds < 0 else f"{amount}, {replica.behind_seconds:.0f} s"
-
-
-def _print_explanation(shard: str, explained: ExplainResponse) -> None:
-    print_table(
-        ["SLOT", "MEMBER", "CAUGHT UP", "BEHIND", "WANTED", "WHY"],
-        [
-            [
-                str(replica.slot),
-                replica.member,
-                "yes" if replica.consistent else "no",
-                _behind(replica),
-                "yes" if replica.desired else "no",
-                replica.why,
-            ]
-            for replica in explained.replicas
-        ],
-    )
-    click.echo()
-    primary = explained.planned_primary
-    wanted = [
-        f"{member} (primary)" if member == primary else member for member in explained.desired
-    ]
-    where = ", ".join(wanted) or "nowhere"
-    click.echo(f"{shard} wants {counted(explained.replication, 'replica')}, planned on: {where}")
-    _print_waits(explained.waits)
-    for note in explained.notes:
-        click.echo(f"note: {note}")
-    if not explained.waits:
-        click.echo("nothing waits")
-
-
-def _print_waits(waits: Sequence[WaitingChange]) -> None:
+def print_waits(waits: Sequence[WaitingChange]) -> None:
+    """Print the changes that wait, and for what; nothing if none does."""
     if not waits:
         return
     click.echo()

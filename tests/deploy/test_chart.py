@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from broadsheet.broker.__main__ import main as broker_command
-from broadsheet.cli.serve import serve
+from broadsheet.cli.serve.serve import serve
 from tests.deploy.charts import (
     ALL,
     CHART,

@@ -6,21 +6,11 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import argument, command_options, make_command, option
+from broadsheet.cli.command import argument, command_options, option, plain_command
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.examples.installed import EXAMPLES, PACKAGE, installed_examples
 from broadsheet.cli.new_project import PASSED_OVER, require_empty, require_name
 from broadsheet.cli.output.messages import say
-
-_HELP = """Copy an example into a folder, to change it.
-
-The folder is a package of its own, which imports nothing of the original.
-
-\b
-Examples:
-  shardctl examples copy counter
-  shardctl examples copy word_count --directory words
-"""
 
 
 @command_options
@@ -33,7 +23,17 @@ class CopyOptions:
     )
 
 
-def _copy_example(options: CopyOptions) -> None:
+@plain_command("copy", CopyOptions)
+def copy_example(options: CopyOptions) -> None:
+    """Copy an example into a folder, to change it.
+
+    The folder is a package of its own, which imports nothing of the original.
+
+    \b
+    Examples:
+      shardctl examples copy counter
+      shardctl examples copy word_count --directory words
+    """
     known = {each.name: each for each in installed_examples()}
     example = known.get(options.name)
     if example is None:
@@ -56,6 +56,3 @@ def _copy_example(options: CopyOptions) -> None:
         if path_or_none is not None:
             copied.append(f"--{option_name} {target / path_or_none.name}")
     say("\nnext:\n  shardctl dev " + " \\\n      ".join(copied))
-
-
-copy_example = make_command("copy", CopyOptions, _copy_example, _HELP)

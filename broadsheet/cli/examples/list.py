@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import command_options, make_command
+from broadsheet.cli.command import command_options, plain_command
 from broadsheet.cli.examples.installed import installed_examples
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
-
-_HELP = """List the examples that are installed, with their applications and the paths of their files.
-
-\b
-Examples:
-  shardctl examples list
-  shardctl examples list -o json
-"""
 
 
 @command_options
@@ -24,7 +16,15 @@ class ListOptions:
     output: Output
 
 
-def _list_examples(options: ListOptions) -> None:
+@plain_command("list", ListOptions)
+def list_examples(options: ListOptions) -> None:
+    """List the examples that are installed, with their applications and the paths of their files.
+
+    \b
+    Examples:
+      shardctl examples list
+      shardctl examples list -o json
+    """
     found = installed_examples()
     if options.output is not OutputFormat.TABLE:
         fields = [
@@ -42,6 +42,3 @@ def _list_examples(options: ListOptions) -> None:
     print_table(["NAME", "APPLICATION", "ABOUT"], rows)
     for each in found:
         say(f"\n{each.command}")
-
-
-list_examples = make_command("list", ListOptions, _list_examples, _HELP)

@@ -10,7 +10,7 @@ import click
 from broadsheet.cli.command import cluster_command, command_options, flag, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.line_check import LineCheck, line_check
-from broadsheet.cli.journals.selection import JournalName
+from broadsheet.cli.names import JournalName
 from broadsheet.cli.output.messages import say
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError

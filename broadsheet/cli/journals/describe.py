@@ -8,8 +8,8 @@ from typing import Any
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.journals.selection import JournalName
 from broadsheet.cli.journals.users import uses_of
+from broadsheet.cli.names import JournalName
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.tables import print_facts, print_sections
 from broadsheet.cli.shards.state import status_of

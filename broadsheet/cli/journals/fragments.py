@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from broadsheet.cli.command import cluster_command, command_options, flag, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
-from broadsheet.cli.journals.selection import JournalName
+from broadsheet.cli.names import JournalName
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.tables import print_table
 from broadsheet.wire import journal_pb2

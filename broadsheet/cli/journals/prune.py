@@ -10,7 +10,8 @@ from rich.filesize import decimal
 from broadsheet.cli.command import Selector, cluster_command, command_options, flag
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import format_duration
-from broadsheet.cli.journals.selection import JournalNames, listed_journals
+from broadsheet.cli.journals.selection import listed_journals
+from broadsheet.cli.names import JournalNames
 from broadsheet.cli.output.tables import print_table
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire import journal_pb2

@@ -12,9 +12,9 @@ import msgspec
 
 from broadsheet.cli.application_name import load_attribute
 from broadsheet.cli.command import argument, cluster_command, command_options, flag, option
-from broadsheet.cli.completion import complete_journals
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.line_input import LineBlock, line_blocks, size_of
+from broadsheet.cli.names import complete_journals
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.progress import Unit, progress_display

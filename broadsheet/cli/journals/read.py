@@ -14,7 +14,7 @@ from broadsheet.cli.application_name import load_attribute
 from broadsheet.cli.command import cluster_command, command_options, flag, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.fragment_options import FRAGMENTS
-from broadsheet.cli.journals.selection import JournalName
+from broadsheet.cli.names import JournalName
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.registry import content_of

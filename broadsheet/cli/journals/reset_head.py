@@ -8,7 +8,8 @@ import click
 
 from broadsheet.cli.command import Selector, cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.journals.selection import JournalNames, selected_names
+from broadsheet.cli.journals.selection import selected_names
+from broadsheet.cli.names import JournalNames
 from broadsheet.journals.errors import WrongAppendOffsetError
 
 

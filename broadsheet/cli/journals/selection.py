@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
 
 import click
 
-from broadsheet.cli.completion import complete_journals
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.listing import ListResult
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import NAME, label_set, parse_selector, selector as selector_of
-
-JournalName: TypeAlias = Annotated[str, click.argument("journal", shell_complete=complete_journals)]
-JournalNames: TypeAlias = Annotated[
-    tuple[str, ...],
-    click.argument("journals", nargs=-1, metavar="[JOURNAL]...", shell_complete=complete_journals),
-]
 
 
 async def listed_journals(client: JournalClient, names: Sequence[str], selector: str) -> ListResult:

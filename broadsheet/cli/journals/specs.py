@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from broadsheet.cli.completion import complete_journals
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import InUseError
 from broadsheet.cli.journals.selection import listed_journals
@@ -17,6 +16,7 @@ from broadsheet.cli.journals.space import (
 )
 from broadsheet.cli.journals.table import JournalTable
 from broadsheet.cli.journals.users import NAMED_MAX, describe_users, uses_of
+from broadsheet.cli.names import complete_journals
 from broadsheet.cli.output.lists import ListColumns, Table
 from broadsheet.cli.specs.kind import Change, Specs, Stored
 from broadsheet.journals.client import JournalClient

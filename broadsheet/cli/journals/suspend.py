@@ -6,7 +6,8 @@ import click
 
 from broadsheet.cli.command import Selector, cluster_command, command_options, flag
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.journals.selection import JournalNames, selected_names
+from broadsheet.cli.journals.selection import selected_names
+from broadsheet.cli.names import JournalNames
 
 
 @command_options

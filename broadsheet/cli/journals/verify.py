@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import click
 
 from broadsheet.cli.command import Selector, argument, cluster_command, command_options, flag
-from broadsheet.cli.completion import complete_journals
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import complete_journals
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.journals.client import JournalClient

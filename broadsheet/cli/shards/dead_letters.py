@@ -12,10 +12,11 @@ from typing import Any
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.shards.selection import ShardId, shard_of
+from broadsheet.cli.shards.selection import shard_of
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal

@@ -10,9 +10,10 @@ from typing import Any
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import format_duration
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.tables import print_facts, print_sections, styled_state
-from broadsheet.cli.shards.selection import ShardId, shard_of
+from broadsheet.cli.shards.selection import shard_of
 from broadsheet.cli.shards.source_progress import progress_of
 from broadsheet.cli.shards.state import replica_state, status_of
 from broadsheet.cli.shards.troubles import print_troubles, troubles_of

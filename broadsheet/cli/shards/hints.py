@@ -6,8 +6,8 @@ from typing import Annotated
 
 from broadsheet.cli.command import cluster_command, command_options
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_message
-from broadsheet.cli.shards.selection import ShardId
 
 
 @command_options

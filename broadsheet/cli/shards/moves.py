@@ -7,9 +7,9 @@ from datetime import UTC
 import click
 
 from broadsheet.cli.command import argument, cluster_command, command_options, option
-from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
+from broadsheet.cli.names import complete_shards
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table

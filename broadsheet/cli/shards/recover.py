@@ -12,11 +12,12 @@ from rich.filesize import decimal
 
 from broadsheet.cli.command import cluster_command, command_options, option
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.progress import Unit, progress_display
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.recovered_files import recovered_files
-from broadsheet.cli.shards.selection import ShardId, shard_of
+from broadsheet.cli.shards.selection import shard_of
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress

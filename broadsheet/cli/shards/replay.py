@@ -13,9 +13,10 @@ import click
 from broadsheet.cli.command import YesOrDryRun, cluster_command, command_options, flag, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.dead_letters import Letter, letters_of
-from broadsheet.cli.shards.selection import ShardId, shard_of
+from broadsheet.cli.shards.selection import shard_of
 from broadsheet.consumer.client import ShardClient
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON

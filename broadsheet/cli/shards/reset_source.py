@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broadsheet.cli.command import YesOrDryRun, argument, cluster_command, command_options, option
-from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.names import complete_shards
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.state import has_failed

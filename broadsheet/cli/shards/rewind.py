@@ -6,10 +6,10 @@ import click
 
 from broadsheet.cli.command import DryRun, cluster_command, command_options, flag, option
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.shards.selection import ShardId
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.recovery_pb2 import HintsSummary, Rewind
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
 
-import click
-
-from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError
@@ -15,8 +11,6 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import shard_pb2
 from broadsheet.wire.journal_pb2 import LabelSelector
 from broadsheet.wire.labels import ID, label_set, parse_selector, selector, selector as selector_of
-
-ShardId: TypeAlias = Annotated[str, click.argument("shard", shell_complete=complete_shards)]
 
 
 async def shard_of(client: ShardClient, shard_id: str) -> shard_pb2.ListResponse.Shard:

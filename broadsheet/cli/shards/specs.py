@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.cli.completion import complete_shards
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import complete_shards
 from broadsheet.cli.output.lists import ListColumns, Table
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.space import (

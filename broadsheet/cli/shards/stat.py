@@ -8,9 +8,9 @@ import click
 
 from broadsheet.cli.command import cluster_command, command_options, option
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import ShardId
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.shards.selection import ShardId
 from broadsheet.runtime.errors import ValidationError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from broadsheet.cli.command import argument, cluster_command, command_options, flag
-from broadsheet.cli.completion import complete_shards
+from broadsheet.cli.names import complete_shards
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.output.messages import counted, say

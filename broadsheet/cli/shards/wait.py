@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from broadsheet.cli.command import Selector, argument, cluster_command, command_options, option
-from broadsheet.cli.completion import complete_shards
+from broadsheet.cli.command import Selector, cluster_command, command_options, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.names import ShardIds
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.source_progress import progress_of
 from broadsheet.cli.shards.state import UNAVAILABLE, has_primary, status_of
@@ -86,9 +86,7 @@ class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in l
 class WaitOptions:
     """Options of `wait`."""
 
-    shards: tuple[str, ...] = argument(
-        nargs=-1, metavar="[SHARD]...", shell_complete=complete_shards
-    )
+    shards: ShardIds
     selector: Selector
     condition: WaitCondition = option(
         "What each shard must come to: a primary that serves; all hot standbys of its spec, too; fewer unread "

@@ -16,18 +16,19 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic
+from typing import Final, Generic
 
 import click
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.cli.access import NEVER
 from broadsheet.cli.errors import StaleRevisionError
 from broadsheet.cli.output.progress import Unit, progress_display
 from broadsheet.cli.specs.files import describe_conflicts
 from broadsheet.cli.specs.kind import Change, Kind, Specs, SpecT, Stored
 from broadsheet.wire.errors import ApplyConflictError
 
+NEVER: Final = 1 << 62
+"""A revision that no spec has: a change that expects it is judged, and never done."""
 ANY_REVISION = -1
 """Of a change that is made whatever is there."""
 

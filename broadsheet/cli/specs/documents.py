@@ -7,8 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from broadsheet.cli.output.progress import say_reading
-from broadsheet.cli.specs.files import read_text, require_distinct, specs_files
+from broadsheet.cli.specs.files import require_distinct, specs_files
 from broadsheet.cli.specs.kind import Change, Document, Kind, SpecT
+from broadsheet.cli.text_files import read_text
 
 
 def read_document(kind: Kind[SpecT], path: Path, *, option: str) -> Document[SpecT]:

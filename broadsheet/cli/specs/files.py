@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,26 +29,6 @@ def specs_files(paths: Sequence[Path]) -> list[Path]:
             raise ValidationError("--filename", f"{path} has no file *.yaml or *.yml")
         found += files
     return found
-
-
-def read_text(path: Path, *, option: str = "--specs") -> tuple[str, str]:
-    """Return (text, name for error messages) of a specs file; `-` is standard input.
-
-    Raises:
-        ValidationError: it cannot be read or is not UTF-8.
-    """
-    name = "standard input" if str(path) == "-" else str(path)
-    try:
-        if str(path) == "-":
-            # UTF-8 whatever the locale says, as specs in files are.
-            text = io.StringIO(sys.stdin.buffer.read().decode("utf-8"), newline=None).read()
-        else:
-            text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValidationError(option, f"cannot read {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValidationError(option, f"{name} is not UTF-8 text") from error
-    return text, name
 
 
 # Errors refer to the file that the user wrote, not to the request that was made from it.

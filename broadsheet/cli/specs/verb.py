@@ -99,5 +99,5 @@ class SpecVerb(Generic[OptionsT]):
             work = self.perform(kind, connection, options)
             run_command(work, endless=self.is_endless(options))
 
-        help_text = inspect.cleandoc(help_text)
-        return make_command(self.name, self.options, run, help_text, kind=kind, is_connected=True)
+        text = inspect.cleandoc(help_text)
+        return make_command(self.name, self.options, run, kind=kind, is_connected=True, help=text)

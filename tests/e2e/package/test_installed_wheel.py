@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.cli.dev import dev
+from broadsheet.cli.dev.dev import dev
 from broadsheet.cli.main import main
-from broadsheet.cli.serve import serve
+from broadsheet.cli.serve.serve import serve
 from tests.support.documents import REPOSITORY
 
 pytestmark = pytest.mark.e2e

@@ -18,7 +18,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.broker.__main__ import main as broker_command
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.server import Broker
-from broadsheet.cli.serve import serve
+from broadsheet.cli.serve.serve import serve
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.auth import Capability, Claims, KeyedAuth, TrustConfig

@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from broadsheet.cli.connection import Connection, connection_options
-from broadsheet.cli.contexts import contexts_path, with_current
+from broadsheet.cli.context_file import contexts_path, with_current
 from broadsheet.cli.main import main
 
 CONFIG = """\

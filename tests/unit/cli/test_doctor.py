@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.allocator.etcd.api import Header
 from broadsheet.allocator.etcd.client import EtcdStatus
-from broadsheet.cli.doctor import (
+from broadsheet.cli.doctor.findings import (
     ETCD_BYTES_MAX,
     ProcessAnswer,
     Severity,

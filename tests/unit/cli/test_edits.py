@@ -11,9 +11,10 @@ from broadsheet.cli.journals.specs import JOURNALS
 from broadsheet.cli.main import main
 from broadsheet.cli.shards.specs import SHARDS
 from broadsheet.cli.specs.changes import ANY_REVISION, Outcome, compare, difference
-from broadsheet.cli.specs.files import read_text, specs_files
+from broadsheet.cli.specs.files import specs_files
 from broadsheet.cli.specs.kind import Change, Stored
 from broadsheet.cli.specs.label import parse_label_edits
+from broadsheet.cli.text_files import read_text
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set
 from broadsheet.wire.shard_pb2 import ShardSpec

@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.allocator.policy import MoveLogPolicy
+from broadsheet.cli.command import options_from
 from broadsheet.cli.main import main
-from broadsheet.cli.serve import member_config, serve
+from broadsheet.cli.serve.options import ServeOptions
+from broadsheet.cli.serve.serve import serve
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.runtime.errors import ValidationError
@@ -53,8 +55,7 @@ WITHOUT_OPTION = {
 
 def _config(*arguments: str) -> MemberConfig:
     context = serve.make_context("serve", [APP, "--suffix", "member-1", *arguments])
-    options = dict(context.params)
-    return member_config(options.pop("app"), options)
+    return options_from(ServeOptions, dict(context.params)).member_config()
 
 
 def _flag(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.cli.main import main
-from broadsheet.cli.specs.files import read_text
+from broadsheet.cli.text_files import read_text
 from broadsheet.runtime.errors import ValidationError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broadsheet.cli.contexts import ContextsFile
+from broadsheet.cli.context_file import ContextsFile
 from broadsheet.cli.journals.space import JournalNode
 from broadsheet.cli.shards.space import ShardSpace
 from broadsheet.runtime.errors import ValidationError

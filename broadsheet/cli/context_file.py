@@ -1,4 +1,4 @@
-"""Contexts: addresses and credentials of clusters by name, in a file; `shardctl contexts` and `shardctl completion`.
+"""The file of contexts: addresses and credentials of clusters by name.
 
 Flags come before environment variables, and those before the file.
 """
@@ -11,16 +11,11 @@ from pathlib import Path
 
 import click
 import msgspec
-from click.shell_completion import get_completion_class
 
-from broadsheet.cli.errors import NothingSelectedError, errors_in_one_line
-from broadsheet.cli.output.messages import say
-from broadsheet.cli.output.tables import print_table
-from broadsheet.cli.specs.files import read_text
+from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.text_files import read_text
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.yaml_documents import decode_yaml
-
-CURRENT_MARK = "*"
 
 
 class Context(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -68,7 +63,7 @@ def contexts_path() -> Path:
     return _expanded("HOME", home) / "broadsheet" / "config.yaml"
 
 
-def _default_path() -> Path | None:
+def default_path() -> Path | None:
     """Return `contexts_path`; None for a user without a home directory, as in containers with an arbitrary user id."""
     try:
         return contexts_path()
@@ -82,7 +77,7 @@ def read_contexts() -> ContextsFile:
     Raises:
         ValidationError: the file cannot be read, or has an unknown field; the message names both.
     """
-    path = _default_path()
+    path = default_path()
     if path is None or (not path.exists() and "BROADSHEET_CONFIG" not in os.environ):
         return ContextsFile()
     text, name = read_text(path, option="BROADSHEET_CONFIG")
@@ -104,7 +99,7 @@ def context_values(found: ContextsFile, name: str) -> dict[str, str]:
         return {}
     if chosen not in found.contexts:
         known = ", ".join(sorted(found.contexts)) or "none"
-        option = "--context" if name else f"{_default_path()}: current"
+        option = "--context" if name else f"{default_path()}: current"
         raise NothingSelectedError(option, f"there is no context {chosen!r}, but {known}")
     said = msgspec.to_builtins(found.contexts[chosen])
     directory = contexts_path().parent
@@ -125,57 +120,6 @@ def _expanded(field: str, value: str) -> Path:
         ) from error
 
 
-def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of contexts that begin so."""
-    del ctx, param
-    try:
-        return [name for name in read_contexts().contexts if name.startswith(incomplete)]
-    except ValidationError:
-        return []
-
-
-@click.command("list")
-def list_contexts() -> None:
-    """List contexts; the current one is marked.
-
-    \b
-    Examples:
-      shardctl contexts list
-    """
-    with errors_in_one_line():
-        found = read_contexts()
-    used = os.environ.get("BROADSHEET_CONTEXT") or found.current
-    print_table(
-        ["CURRENT", "NAME", "ADDRESS", "BROKER"],
-        [
-            [CURRENT_MARK if name == used else "", name, each.address, each.broker]
-            for name, each in sorted(found.contexts.items())
-        ],
-    )
-    if not found.contexts:
-        say(f"there are no contexts in {_default_path() or 'any file: this user has no home'}")
-
-
-@click.command("use")
-@click.argument("name", shell_complete=complete_contexts)
-def use_context(name: str) -> None:
-    """Make NAME the current context.
-
-    \b
-    Examples:
-      shardctl contexts use test
-    """
-    path = contexts_path()
-    with errors_in_one_line():
-        context_values(read_contexts(), name)
-        text, _ = read_text(path, option="BROADSHEET_CONFIG")
-        try:
-            path.write_text(with_current(text, name), encoding="utf-8")
-        except OSError as error:
-            raise ValidationError(str(path), f"cannot be written: {error.strerror}") from error
-    say(f"the current context is {name}")
-
-
 def with_current(text: str, name: str) -> str:
     """Return a configuration file with another current context, and all else, comments too, as it was."""
     line = f"current: {msgspec.json.encode(name).decode()}\n"
@@ -185,20 +129,10 @@ def with_current(text: str, name: str) -> str:
     return replaced if count else line + text
 
 
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    It completes commands, options, and the ids of shards, journals and members as the cluster has them.
-
-    \b
-    Examples:
-      eval "$(shardctl completion bash)"    # in ~/.bashrc
-      eval "$(shardctl completion zsh)"     # in ~/.zshrc
-      shardctl completion fish | source
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click has all of these"
-    click.echo(kind(ctx.find_root().command, {}, "shardctl", "_SHARDCTL_COMPLETE").source())
+def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of contexts that begin so."""
+    del ctx, param
+    try:
+        return [name for name in read_contexts().contexts if name.startswith(incomplete)]
+    except ValidationError:
+        return []

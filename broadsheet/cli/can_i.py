@@ -1,23 +1,20 @@
-"""`shardctl token` and `shardctl can-i`: make tokens, and ask servers what a caller may."""
+"""`shardctl can-i`: what the servers permit to our credentials."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import click
 
-from broadsheet.cli.command import run_command
-from broadsheet.cli.connection import Connection, connection_options
-from broadsheet.cli.durations import parse_duration
-from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.command import argument, cluster_command, command_options
+from broadsheet.cli.connection import Connection
 from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
 from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.specs.changes import NEVER
 from broadsheet.consumer.errors import ShardError, ShardNotFoundError
 from broadsheet.journals.errors import (
     IndexHasGreaterOffsetError,
@@ -26,107 +23,16 @@ from broadsheet.journals.errors import (
     JournalSuspendedError,
 )
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.security.auth import Claims, KeyedAuth, capability_text, keys_from, parse_capability
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.wire import journal_pb2, shard_pb2
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import ID, NAME, label_set, selector
-from broadsheet.wire.selector_text import format_selector, parse_selector
 
 NOBODY: Final = "can-i/nothing-has-this-name"
 """Stands for the id of a question without one."""
 NO_MEMBER: Final = "can-i#nothing-has-this-name"
-NEVER: Final = 1 << 62
-"""A revision that no spec has: a change that expects it is judged, and never done."""
 _HIDDEN: Final = "there is none of this name, or the selector does not cover it"
 _COVERED: Final = "what the selector covers"
-
-
-@click.command()
-@click.option(
-    "-c",
-    "--capability",
-    "capabilities",
-    multiple=True,
-    required=True,
-    metavar="NAME",
-    help="LIST, READ, APPEND, APPLY, REPLICATE, ALL, or an application's number; repeat it for more.",
-)
-@click.option(
-    "-l", "--selector", "selected", default="", help="What it covers, e.g. team=a; absent: all."
-)
-@click.option("--life", default="1h", help="How long it is valid, e.g. 15m or 24h.")
-@click.option("--subject", default="", help="Whom it is for; the audit log names them.")
-@click.option("--auth-keys", envvar="AUTH_KEYS", default="", show_default=False, help="The keys.")
-@click.option(
-    "--auth-keys-file",
-    envvar="AUTH_KEYS_FILE",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="File with the keys, the first of which signs.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["token", "json", "table"]),
-    default="token",
-    help="The token alone, or what it says as well.",
-)
-def token(
-    capabilities: tuple[str, ...],
-    selected: str,
-    life: str,
-    subject: str,
-    auth_keys: str,
-    auth_keys_file: Path | None,
-    output: str,
-) -> None:
-    """Print a token signed with the cluster's keys.
-
-    Give it to callers that should not have the keys: `--token-file` shows it. A token cannot be withdrawn before it
-    ends, except by rotating the keys: keep its life short.
-
-    \b
-    Examples:
-      shardctl token -c LIST -c READ -l team=a --auth-keys-file keys > token
-      shardctl token -c APPLY --life 15m --subject maria -o json
-    """
-    with errors_in_one_line():
-        claims = _claims(capabilities, selected, life, subject)
-        keys = keys_from(auth_keys, auth_keys_file)
-        if not keys:
-            raise ValidationError("--auth-keys-file", "expected the file of the keys that sign")
-        signed = KeyedAuth(keys).sign(claims)
-        if output == "token":
-            click.echo(signed)
-            return
-        assert claims.expires_at is not None, "a token ends"
-        fields = {
-            "capabilities": capability_text(claims.capability),
-            "selector": format_selector(claims.selector),
-            "subject": claims.subject,
-            "expires_at": claims.expires_at.isoformat(timespec="seconds"),
-            "token": signed,
-        }
-        if output == "json":
-            print_fields(fields, OutputFormat.JSON)
-        else:
-            print_table(["FIELD", "VALUE"], [[name, text] for name, text in fields.items()])
-
-
-def _claims(capabilities: tuple[str, ...], selected: str, life: str, subject: str) -> Claims:
-    duration = parse_duration(life, "--life").ToTimedelta()
-    if duration <= timedelta():
-        raise ValidationError("--life", f"expected more than nothing, got {life}")
-    total = parse_capability(capabilities[0], "--capability")
-    for each in capabilities[1:]:
-        total |= parse_capability(each, "--capability")
-    return Claims(
-        capability=total,
-        selector=parse_selector(selected),
-        expires_at=datetime.now(UTC) + duration,
-        subject=subject,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +47,18 @@ Ask = Callable[[Connection, str], Awaitable[object]]
 """Asks for something about one shard or journal, and changes nothing."""
 
 
-@click.command("can-i")
-@click.argument("verb", type=click.Choice(["list", "read", "append", "apply"]))
-@click.argument("kind", type=click.Choice(["shards", "journals", "members"]))
-@click.argument("name", required=False, metavar="[ID]")
-@format_option(OutputFormat.TABLE, OutputFormat.JSON)
-@connection_options
-def can_i(
-    connection: Connection, verb: str, kind: str, name: str | None, output: OutputFormat
-) -> None:
+@command_options
+class CanIOptions:
+    """Options of `can-i`."""
+
+    verb: str = argument(type=click.Choice(["list", "read", "append", "apply"]))
+    kind: str = argument(type=click.Choice(["shards", "journals", "members"]))
+    name: str | None = argument(required=False, metavar="[ID]")
+    output: Annotated[OutputFormat, format_option(OutputFormat.TABLE, OutputFormat.JSON)]
+
+
+@cluster_command("can-i", CanIOptions)
+async def can_i(connection: Connection, options: CanIOptions) -> ExitStatus:
     """Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.
 
     The servers answer a real request that changes nothing: of keys, tokens and certificates alike. Without an ID, yes
@@ -161,34 +70,21 @@ def can_i(
       shardctl can-i append journals events/part-000 --token-file token
       shardctl can-i list members -o json
     """
+    verb, kind, name = options.verb, options.kind, options.name
     ask = _ASKS.get((verb, kind))
     if ask is None:
         verbs = ", ".join(one for one, of in _ASKS if of == kind)
         raise click.UsageError(f"{kind}: expected one of {verbs}, got {verb}")
     if kind == "members" and name is not None:
         raise click.UsageError("members: expected no ID, because a right is to all of them")
-
-    async def work() -> None:
-        answer = await _answer(ask, connection, name)
-        said = "yes" if answer.is_allowed else "no"
-        if output is OutputFormat.JSON:
-            print_fields(
-                {
-                    "allowed": answer.is_allowed,
-                    "verb": verb,
-                    "kind": kind,
-                    "id": name or "",
-                    "reason": answer.reason,
-                },
-                OutputFormat.JSON,
-            )
-        else:
-            row = [said, verb, kind, name or "", answer.reason]
-            print_table(["ALLOWED", "VERB", "KIND", "ID", "REASON"], [row])
-        if not answer.is_allowed:
-            raise click.exceptions.Exit(ExitStatus.FAILED)
-
-    run_command(work())
+    answer = await _answer(ask, connection, name)
+    if options.output is OutputFormat.JSON:
+        fields = {"allowed": answer.is_allowed, "verb": verb, "kind": kind, "id": name or ""}
+        print_fields({**fields, "reason": answer.reason}, OutputFormat.JSON)
+    else:
+        row = ["yes" if answer.is_allowed else "no", verb, kind, name or "", answer.reason]
+        print_table(["ALLOWED", "VERB", "KIND", "ID", "REASON"], [row])
+    return ExitStatus.DONE if answer.is_allowed else ExitStatus.FAILED
 
 
 async def _answer(ask: Ask, connection: Connection, name: str | None) -> Answer:

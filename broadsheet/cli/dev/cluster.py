@@ -1,32 +1,21 @@
-"""`shardctl dev`: a whole cluster on this machine, in seconds and without a JVM."""
+"""The processes behind `shardctl dev`: etcd, a broker and members, each started again when it ends."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import logging
-import os
 import signal
 import socket
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
-import click
-
-from broadsheet.cli.application_name import load_application
-from broadsheet.cli.errors import errors_in_one_line
-from broadsheet.cli.journals.space import read_journal_changes
 from broadsheet.cli.output.messages import say
-from broadsheet.cli.project import FILE, TABLE, Project, read_project
-from broadsheet.cli.serve import default_root
-from broadsheet.cli.shards.space import places_of, read_shard_changes
-from broadsheet.cli.specs.changes import ANY_REVISION
-from broadsheet.cli.specs.files import errors_name_places, read_text
+from broadsheet.cli.serve.options import default_root
+from broadsheet.cli.shards.space import places_of
+from broadsheet.cli.specs.files import errors_name_places
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
@@ -34,15 +23,9 @@ from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import EmbeddedServerError, ValidationError
-from broadsheet.runtime.log_output import guard_standard_streams
-from broadsheet.runtime.logs import log_to_stderr
-from broadsheet.runtime.open_files import raise_open_files_limit
 from broadsheet.security.auth import KeyedAuth, keys_from
-from broadsheet.security.tls_options import TLS_VARIABLES
-from broadsheet.serving.tracing import TRACES_VARIABLE, traces_option
 from broadsheet.wire import journal_pb2, shard_pb2
 
-MEMBERS_DEFAULT = 2
 SECOND_MEMBER_PORT_STEP = 2
 """From the first member's port to the second's; the broker's is between them."""
 WATCH_SECONDS = 0.5
@@ -50,130 +33,6 @@ WATCH_SECONDS = 0.5
 PRIMARIES_SECONDS_MAX = 30.0
 PRIMARIES_LOOK_SECONDS = 0.05
 LISTEN_HOST = "127.0.0.1"
-STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
-"""Tells members where local state may be: beside the journals, so that neither outlives the other."""
-_ETCD_VARIABLES = ("ETCD_USER", "ETCD_PASSWORD")
-"""Of members: credentials for another etcd."""
-
-_specs = click.Path(path_type=Path, exists=True, dir_okay=False)
-
-
-@click.command(short_help="Run a whole cluster on this machine until Ctrl-C.")
-@click.argument("app", required=False)
-@click.option("--journals", type=_specs, help="Journal specs to apply first.")
-@click.option("--specs", type=_specs, help="Shard specs to apply once members serve.")
-@click.option("--members", type=click.IntRange(1, 32), default=MEMBERS_DEFAULT, help="How many.")
-@click.option(
-    "--port",
-    envvar="CONSUMER_PORT",
-    show_envvar=True,
-    default=8080,
-    help="Of the first member; the second takes the one after the next, if it is free, the others any. 0: any.",
-)
-@click.option(
-    "--broker-port",
-    envvar="BROKER_PORT",
-    show_envvar=True,
-    default=8081,
-    help="Of the broker. 0: any.",
-)
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep journals and etcd's data here; otherwise they are removed at the end.",
-)
-@click.option(
-    "--file-root",
-    envvar="BROKER_FILE_ROOT",
-    show_envvar=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Root of file:// stores: the broker publishes sealed fragments of journals with such a store below it.",
-)
-@click.option(
-    "--auth-keys-file",
-    envvar="AUTH_KEYS_FILE",
-    show_envvar=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File with the base64 keys of members and broker; without it, they serve everyone here.",
-)
-@traces_option
-def dev(
-    app: str | None,
-    journals: Path | None,
-    specs: Path | None,
-    members: int,
-    port: int,
-    broker_port: int,
-    data_dir: Path | None,
-    file_root: Path | None,
-    auth_keys_file: Path | None,
-    traces: bool,
-) -> None:
-    """Run etcd, a broker and members of the application APP until Ctrl-C.
-
-    Without APP, the application and the files of specs are those of the project in the current folder: see
-    [tool.broadsheet] in its pyproject.toml, as `shardctl init` writes it.
-
-    Kill a member (`kill -9`) to watch its shards move: it is started again at once, as are etcd and the broker.
-
-    Members find the path of a directory for local state, which lives as long as the journals, in BROADSHEET_STATE_DIR.
-
-    \b
-    Examples:
-      shardctl dev
-      shardctl dev broadsheet.examples.counter.app:Counter
-      shardctl dev my.module:make_app --data-dir ./dev \\
-          --journals journals.yaml --specs shards.yaml
-    """
-    guard_standard_streams()
-    raise_open_files_limit()  # The processes that it starts inherit it.
-    # The processes that it starts log for themselves.
-    log_to_stderr("error", foreign_level=logging.WARNING)
-    with errors_in_one_line(), ExitStack() as stack:
-        # Mistakes are reported before anything starts.
-        if app is None:
-            project = _project_here()
-            app = project.application
-            journals, specs = journals or project.journals, specs or project.specs
-        load_application(app)
-        declared = _read(journals, specs)
-        _require_free(port, "--port")
-        _require_free(broker_port, "--broker-port")
-        directory = data_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
-        )
-        directory.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_locked(directory))
-        for name in (*TLS_VARIABLES, *_ETCD_VARIABLES):
-            # The cluster is for this machine alone, and speaks clear text, whatever is set for other clusters.
-            os.environ.pop(name, None)
-        if traces:
-            # The members and the broker export them, each for itself.
-            os.environ[TRACES_VARIABLE] = "1"
-        os.environ.setdefault(STATE_DIRECTORY_VARIABLE, str(directory.absolute() / "state"))
-        cluster = DevCluster(
-            app,
-            directory.absolute(),
-            stack,
-            broker_port=broker_port,
-            file_root=None if file_root is None else file_root.absolute(),
-            auth_keys_file=None if auth_keys_file is None else auth_keys_file.absolute(),
-        )
-        cluster.start_members(members, port)
-        cluster.apply(declared)
-        cluster.describe()
-        cluster.watch()
-
-
-def _project_here() -> Project:
-    found = read_project(Path())
-    if found is None:
-        raise ValidationError(
-            "APP",
-            f"expected package.module:attribute, or a {FILE} here that has the table {TABLE}; shardctl init NAME makes "
-            "a folder with one",
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,55 +226,17 @@ def _admin_address(member: EmbeddedMemberProcess) -> str:
     return address
 
 
-def _read(journals: Path | None, specs: Path | None) -> Declared:
-    declared = Declared(
-        journals=() if journals is None else read_journal_changes(*read_text(journals)),
-        shards=() if specs is None else read_shard_changes(*read_text(specs)),
-        shards_source=str(specs),
-    )
-    # A file without revisions declares what shall be, also where data of an earlier run are kept.
-    for journal in declared.journals:
-        journal.expect_mod_revision = journal.expect_mod_revision or ANY_REVISION
-    for shard in declared.shards:
-        shard.expect_mod_revision = shard.expect_mod_revision or ANY_REVISION
-    return declared
-
-
 def _member_ports(count: int, first: int) -> list[int]:
     """Return the ports of members, 0 for any; the second is where `shardctl` looks if the first is gone."""
     ports = [first, *([0] * (count - 1))]
     if count > 1 and first:
         with suppress(ValidationError):
-            _require_free(first + SECOND_MEMBER_PORT_STEP, "--port")
+            require_free(first + SECOND_MEMBER_PORT_STEP, "--port")
             ports[1] = first + SECOND_MEMBER_PORT_STEP
     return ports
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Keep a directory to this process for the block.
-
-    Raises:
-        ValidationError: another one has it; the message names it.
-    """
-    # Opened without being cut: its content is the other's.
-    with (directory / "dev.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            other = lock.read(20).strip() or "unknown"
-            raise ValidationError(
-                "--data-dir",
-                f"another shardctl dev uses {directory} (process {other}); stop it, or choose another directory",
-            ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
-
-
-def _require_free(port: int, option: str) -> None:
+def require_free(port: int, option: str) -> None:
     """Refuse a port that is in use, because the children would fail later, with less clear errors."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,0 +1,50 @@
+"""`shardctl members list`: each member, its replicas, and whether it accepts more."""
+
+from __future__ import annotations
+
+from broadsheet.cli.command import cluster_command, command_options
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
+from broadsheet.cli.output.tables import print_table
+from broadsheet.wire.allocation_pb2 import ClusterMember
+
+COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
+
+
+@command_options
+class ListOptions:
+    """Options of `list`."""
+
+    output: Output
+
+
+@cluster_command("list", ListOptions)
+async def list_members(connection: Connection, options: ListOptions) -> None:
+    """List each member, its replicas, and whether it accepts more.
+
+    STATE is ready, cordoned or leaving.
+
+    \b
+    Examples:
+      shardctl members list
+      shardctl members list -o json
+    """
+    async with connection.allocation() as client:
+        found = await client.members()
+    if options.output is not OutputFormat.TABLE:
+        print_messages("members", found.members, options.output)
+        return
+    print_table(COLUMNS, [_row(member) for member in found.members])
+
+
+def _row(member: ClusterMember) -> list[str]:
+    state = "leaving" if member.exiting else "cordoned" if member.cordoned else "ready"
+    return [
+        member.id,
+        state,
+        str(member.replicas),
+        str(member.primaries),
+        str(member.shard_limit),
+        "yes" if member.leads else "",
+        member.endpoint,
+    ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from broadsheet.cli.command import argument, cluster_command, command_options, flag
-from broadsheet.cli.names import complete_shards
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.names import complete_shards
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.state import has_failed

@@ -2,6 +2,7 @@
 
 SparkBridgeError
 ├── ClusterStartError(detail)       members were not announced in time
+│   └── ExecutorUnfitError          no executor can run a member, and why
 ├── ClusterStoppedError             the cluster was stopped, or its job failed
 ├── NoMemberError                   no member is alive at the moment
 ├── ScaleTimeoutError(wanted)       a change of size takes longer than one waited; also a TimeoutError
@@ -22,6 +23,7 @@ SparkBridgeError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from broadsheet.runtime.errors import BroadsheetError
 
@@ -32,6 +34,16 @@ class SparkBridgeError(BroadsheetError):
 
 class ClusterStartError(SparkBridgeError):
     """Members did not announce themselves in time; the message says what Spark knows of it."""
+
+
+class ExecutorUnfitError(ClusterStartError):
+    """No executor can run a member: the message has the executors' own errors, and what to do.
+
+    docs/executor-errors.md explains each.
+    """
+
+    def __init__(self, problems: str) -> None:
+        super().__init__(f"no executor can run a member:\n{problems}")
 
 
 class ClusterStopError(SparkBridgeError):
@@ -94,7 +106,19 @@ class ArgumentMissingError(SparkBridgeError, KeyError):
 
 
 class ApplicationLoadError(SparkBridgeError):
-    """The name of an application does not lead to a factory."""
+    """The name of an application does not lead to a factory, or its module cannot be imported."""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Self:
+        """Return the error of an import that raised another one.
+
+        Args:
+            name: `module:factory`; empty if the factory was passed itself.
+            error: The import's error.
+        """
+        what = f"application {name!r}" if name else "the application's factory"
+        kind = type(error).__name__
+        return cls(f"{what} cannot be imported: {kind}: {error}")
 
 
 class MemberReleasedError(SparkBridgeError):

@@ -8,6 +8,7 @@
     spark.broadsheet.metricsPush               http://host:port of a Pushgateway
     spark.broadsheet.fragments.direct|roots|allowHttp   reading stored fragments without the broker
     spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
+    spark.broadsheet.sendApplication           false: executors have the application's modules already
     spark.broadsheet.app.NAME                  the application's argument NAME
     spark.broadsheet.secret.etcd.password
     spark.broadsheet.secret.authKeys, .brokerAuthKeys
@@ -53,6 +54,7 @@ BROKER = f"{PREFIX}broker"
 ZONE = f"{PREFIX}zone"
 METRICS_PUSH = f"{PREFIX}metricsPush"
 TRACES = f"{PREFIX}traces"
+SEND_APPLICATION = f"{PREFIX}sendApplication"
 _FRAGMENTS = f"{PREFIX}fragments."
 DIRECT_FRAGMENTS = f"{_FRAGMENTS}direct"
 FRAGMENT_ROOTS = f"{_FRAGMENTS}roots"
@@ -125,6 +127,7 @@ class ClusterConf:
     etcd: EtcdConfig | None
     broker: str | None
     zone: str | None
+    send_application: bool
     settings: MemberSettings
     arguments: Mapping[str, str]
 
@@ -152,9 +155,7 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
     if gateway := _gateway_of(ours):
         settings["metrics_push_url"] = gateway
     if TRACES in ours:
-        if ours[TRACES] not in {"true", "false"}:
-            raise ClusterConfError(TRACES, "expected true or false")
-        settings["traces"] = ours[TRACES] == "true"
+        settings["traces"] = _is_true(ours, TRACES)
     if (tls := _tls_of(ours)) is not None:
         settings["tls"] = tls
     if any(name.startswith(_FRAGMENTS) for name in ours):
@@ -163,9 +164,16 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         etcd=_etcd_of(ours),
         broker=ours.get(BROKER),
         zone=ours.get(ZONE),
+        send_application=SEND_APPLICATION not in ours or _is_true(ours, SEND_APPLICATION),
         settings=settings,
         arguments=_arguments_of(ours),
     )
+
+
+def _is_true(ours: Mapping[str, str], name: str) -> bool:
+    if ours[name] not in {"true", "false"}:
+        raise ClusterConfError(name, "expected true or false")
+    return ours[name] == "true"
 
 
 def _gateway_of(ours: Mapping[str, str]) -> SecretUrl:

@@ -17,9 +17,19 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.spark_bridge.cluster.executors import Executors
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
-from broadsheet.spark_bridge.errors import ClusterStoppedError, NotInClusterError, ScaleTimeoutError
+from broadsheet.spark_bridge.cluster.task_failures import MemberFailures
+from broadsheet.spark_bridge.errors import (
+    ClusterStoppedError,
+    ExecutorUnfitError,
+    NotInClusterError,
+    ScaleTimeoutError,
+)
 
 POLL_SECONDS = 0.05
+FAILURES_LOOK_SECONDS = 0.5
+"""Between two looks at failed tasks, while members are waited for: some calls into the JVM."""
+NO_EXECUTOR_SECONDS = 10.0
+"""Wait for a first executor after which the log says that there is none."""
 SWEPT_SECONDS_MAX = 5.0
 """Longest wait for members whose job was cancelled to hand over and leave; Spark kills them after about 3 s."""
 _log = structlog.get_logger()
@@ -68,6 +78,7 @@ class Elasticity:
         jobs: MemberJobs,
         membership: Membership,
         executors: Executors,
+        failures: MemberFailures,
         *,
         slots: Callable[[], int],
     ) -> None:
@@ -77,11 +88,13 @@ class Elasticity:
             jobs: Submits the jobs whose tasks are members.
             membership: Knows the live members, and sends them orders.
             executors: Executors that may be drained.
+            failures: Failed attempts of the members' tasks.
             slots: Returns how many tasks Spark can run at a time.
         """
         self._jobs = jobs
         self._membership = membership
         self._executors = executors
+        self._failures = failures
         self._slots = slots
         self._wanted: set[int] = set()
         """Numbers of the tasks whose members have no order to leave."""
@@ -102,9 +115,10 @@ class Elasticity:
         # A job that ended, even without an error, starts lost members no more.
         failure = self._jobs.failure
         if failure is not None or not self._jobs.running.issuperset(self._wanted):
-            raise ClusterStoppedError(
-                f"the Spark job of the members ended: {failure or 'all tasks returned'}"
-            ) from failure
+            # The job's own text is that of all of Spark's frames, too.
+            self._failures.look()
+            why = self._failures.newest() or failure or "all tasks returned"
+            raise ClusterStoppedError(f"the Spark job of the members ended: {why}") from failure
         return self._membership.members()
 
     def set_size(self, members: int) -> None:
@@ -145,15 +159,22 @@ class Elasticity:
         """Wait until exactly the wanted members are announced.
 
         Raises:
+            ExecutorUnfitError: no executor can run a member; what was begun goes on.
             ScaleTimeoutError: it takes longer; what was begun goes on.
             ClusterStoppedError: a job failed.
         """
         present: frozenset[int] = frozenset()
+        look = _Look(self._executors, self._failures)
 
         def settled() -> bool:
             nonlocal present
-            present = frozenset(one.partition for one in self.members())
-            return present == self._wanted
+            members = self.members()
+            present = frozenset(one.partition for one in members)
+            if present == self._wanted:
+                return True
+            if self._wanted - present:
+                look.at({one.executor_id for one in members})
+            return False
 
         if not wait_until(settled, timeout_seconds=timeout_seconds):
             raise ScaleTimeoutError(
@@ -234,8 +255,47 @@ class Elasticity:
     def _why(self, *, absent: int) -> str:
         if not absent:
             return "those that are to leave still hand shards over"
-        slots = f"each needs a task slot of its own, and Spark has about {self._slots()}"
-        return self._membership.failure() or slots
+        if reported := self._membership.failure() or self._failures.newest():
+            return reported
+        if self._executors.can_be_lost and not self._executors.alive():
+            return "Spark has no executor: the pages and logs of its cluster manager say why"
+        return f"each needs a task slot of its own, and Spark has about {self._slots()}"
+
+
+class _Look:
+    """Looks for executors that cannot run members, while some are waited for."""
+
+    def __init__(self, executors: Executors, failures: MemberFailures) -> None:
+        self._executors = executors
+        self._failures = failures
+        self._began = time.monotonic()
+        self._next = self._began + FAILURES_LOOK_SECONDS
+        self._told = False
+
+    def at(self, serving: Collection[str]) -> None:
+        """Look, if it is time.
+
+        Args:
+            serving: Executors that have an announced member.
+
+        Raises:
+            ExecutorUnfitError: no executor can run a member.
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + FAILURES_LOOK_SECONDS
+        alive = self._executors.alive()
+        if (unfit := self._failures.unfit(serving=serving, alive=alive)) is not None:
+            raise ExecutorUnfitError(str(unfit))
+        nothing_there = self._executors.can_be_lost and not alive
+        if nothing_there and not self._told and now - self._began >= NO_EXECUTOR_SECONDS:
+            self._told = True
+            _log.warning(
+                "cluster.no_executor",
+                waited_seconds=round(now - self._began),
+                problem="Spark has no executor yet: the pages and logs of its cluster manager say why",
+            )
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_seconds: float) -> bool:

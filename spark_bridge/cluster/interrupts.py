@@ -53,11 +53,16 @@ def release(group: str) -> None:
         _replaced = None
 
 
+def spared_jobs(context: SparkContext) -> frozenset[int]:
+    """Return the jobs of the members of this driver's clusters."""
+    tracker = context.statusTracker()
+    return frozenset(job for group in tuple(_spared) for job in tracker.getJobIdsForGroup(group))
+
+
 def _interrupt(context: SparkContext) -> NoReturn:
     try:
-        tracker = context.statusTracker()
-        spared = {job for group in tuple(_spared) for job in tracker.getJobIdsForGroup(group)}
-        for job in tracker.getActiveJobsIds():
+        spared = spared_jobs(context)
+        for job in context.statusTracker().getActiveJobsIds():
             if job not in spared:
                 context._jsc.sc().cancelJob(job)  # noqa: SLF001 - pyspark has no other way there
     finally:

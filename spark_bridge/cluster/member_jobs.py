@@ -8,17 +8,22 @@ page, that was not meant for them, so `on_swept_away` is told, which submits oth
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, cloudpickle
 from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
+from broadsheet.spark_bridge.member import bootstrap
 from broadsheet.spark_bridge.member.task import MemberResult, MemberTask
 
+# By value: an executor without Broadsheet, or with another version, must run it.
+cloudpickle.register_pickle_by_value(bootstrap)  # type: ignore[no-untyped-call] # PySpark's copy
 _POOL_PROPERTY = "spark.scheduler.pool"
 _SWEPT_AWAY = "as part of cancellation of all jobs"
 """Spark's reason of a job that `cancelAllJobs` ended (DAGScheduler.doCancelAllJobs)."""
@@ -44,7 +49,10 @@ class MemberJobs:
             resources: Resources of each task; None: one slot.
         """
         self._spark = spark
-        self._task = task
+        self._root = task.root
+        self._task = partial(
+            bootstrap.start_member, driver=bootstrap.versions(), task=pickle.dumps(task)
+        )
         self._pool = pool
         self._resources = resources
         self._jobs: list[_Job] = []
@@ -98,7 +106,7 @@ class MemberJobs:
     def _submit(self, partitions: range) -> tuple[MemberResult, ...]:
         context = self._spark.sparkContext
         members = ", ".join(str(one) for one in partitions[:8])
-        context.setJobGroup(self.group, f"members {members} of {self._task.root}")
+        context.setJobGroup(self.group, f"members {members} of {self._root}")
         if self._pool is not None:
             context.setLocalProperty(_POOL_PROPERTY, self._pool)
         # A row a partition carries the member's number, which differs from the partition's in later

@@ -41,11 +41,13 @@ from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
 from broadsheet.spark_bridge.cluster.shards import BrokerAccess, MemberClient, Shards
-from broadsheet.spark_bridge.cluster.task_failures import TaskFailureWatch
+from broadsheet.spark_bridge.cluster.shipping import send_application
+from broadsheet.spark_bridge.cluster.task_failures import MemberFailures, TaskFailureWatch
 from broadsheet.spark_bridge.errors import (
     ClusterStartError,
     ClusterStopError,
     ClusterStoppedError,
+    ExecutorUnfitError,
     NotInClusterError,
     ScaleTimeoutError,
 )
@@ -131,6 +133,7 @@ class ShardCluster:
         pool: str | None = None,
         resources: ResourceProfile | None = None,
         data_dir: Path | None = None,
+        send_application: bool | None = None,
         start_timeout_seconds: float = START_SECONDS_MAX,
         **settings: Unpack[MemberSettings],
     ) -> None:
@@ -154,6 +157,9 @@ class ShardCluster:
             pool: Of Spark's fair scheduler, for the members' tasks; None: the calling thread's.
             resources: Resources of a member, by stage-level scheduling; None: one slot of any executor.
             data_dir: Holds the data of an embedded etcd and broker; None: a directory that `stop` removes.
+            send_application: Whether the application's modules that lie beside the driver's program are sent to
+                executors, unless they are installed or were sent with `--py-files` or `addPyFile`; None: the conf's,
+                or else True.
             start_timeout_seconds: Longest wait for every member to announce itself.
             settings: Further settings of every member.
 
@@ -177,6 +183,9 @@ class ShardCluster:
         self._pool = pool
         self._profile = resources
         self._data_dir = data_dir
+        self._send_application = (
+            conf.send_application if send_application is None else send_application
+        )
         self._start_timeout_seconds = start_timeout_seconds
         self._settings: MemberSettings = {**conf.settings, **settings}
         self._resources = ExitStack()
@@ -228,13 +237,17 @@ class ShardCluster:
         """Start the members and wait until every one is announced.
 
         Raises:
-            ClusterStartError: they did not come up in time, or the job failed.
+            ExecutorUnfitError: no executor can run a member; the message says why, and what to do.
+            ClusterStartError: they did not come up in time.
+            ClusterStoppedError: the job failed.
         """
         guard_unconfigured_logs()
         self._is_released = False
         try:
             self._start_services()
             self._refuse_second_cluster()
+            if self._send_application:
+                send_application(self._spark.sparkContext, self._application)
             self._start_members()
         except BaseException:
             self.stop()
@@ -335,6 +348,7 @@ class ShardCluster:
 
         Raises:
             ScaleTimeoutError: it takes longer. It goes on: members come as soon as Spark has slots, or leave.
+            ExecutorUnfitError: no executor can run a member. It goes on, too.
             ClusterStoppedError: the cluster was stopped, or its job failed.
         """
         _require_members(members)
@@ -405,12 +419,17 @@ class ShardCluster:
         context = self._spark.sparkContext
         jobs = MemberJobs(self._spark, self._task(), pool=self._pool, resources=self._profile)
         executors = Executors(context)
+        member_failures = MemberFailures(context, group=jobs.group)
         self._elasticity = Elasticity(
-            jobs, self._membership, executors, slots=lambda: context.defaultParallelism
+            jobs,
+            self._membership,
+            executors,
+            member_failures,
+            slots=lambda: context.defaultParallelism,
         )
         self._watch = ExecutorWatch(executors, self._membership)
         self._resources.callback(self._watch.stop)
-        failures = TaskFailureWatch(self._spark)
+        failures = TaskFailureWatch(self._spark, member_failures)
         self._resources.callback(failures.stop)
         failures.start()
         self._jobs = jobs
@@ -420,6 +439,10 @@ class ShardCluster:
         self._watch.start()
         try:
             self._elasticity.wait_settled(timeout_seconds=self._start_timeout_seconds)
+        except ExecutorUnfitError:
+            # No member is there to be told to leave, and Spark would start their tasks again and again.
+            jobs.cancel()
+            raise
         except ScaleTimeoutError as error:
             raise ClusterStartError(f"at {self.root} came up {error}") from None
 

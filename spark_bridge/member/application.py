@@ -63,8 +63,11 @@ def _named(name: str) -> ApplicationFactory:
         raise ApplicationLoadError(f"application: expected module:factory, got {name!r}")
     try:
         factory: ApplicationFactory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ApplicationLoadError(f"application {name!r} cannot be imported: {error}") from error
+    except OSError:
+        # A module that reads a file or a server as it is imported may succeed at the next attempt.
+        raise
+    except Exception as error:
+        raise ApplicationLoadError.of(name, error) from error
     return factory
 
 

@@ -16,6 +16,7 @@ import asyncio
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from broadsheet.allocator.announcement import Predecessors, revoke_predecessors
 from broadsheet.allocator.etcd.client import EtcdClient
@@ -23,6 +24,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId
+from broadsheet.spark_bridge.errors import ApplicationLoadError
 from broadsheet.spark_bridge.member.identity import Incarnation
 
 _NO_LEASE = LeaseId(0)
@@ -71,12 +73,21 @@ class MemberTask:
 
         log_to_stderr(task=incarnation.suffix)
         try:
-            plan = pickle.loads(self.plan)  # noqa: S301 - pickled by our own driver
+            plan = self._load_plan()
             run(be_member(plan, incarnation))
         finally:
             # Spark ends its Python workers by `os._exit`.
             flush_lines()
         yield MemberResult(member=incarnation.suffix)
+
+    def _load_plan(self) -> Any:  # `Any`: a `MemberPlan`, which this module does not import
+        try:
+            return pickle.loads(self.plan)  # noqa: S301 - pickled by our own driver
+        except OSError:
+            raise
+        # Unpickling a factory imports its module, which raises anything.
+        except Exception as error:
+            raise ApplicationLoadError.of("", error) from error
 
     async def _bury_predecessors(self, incarnation: Incarnation) -> None:
         """Revoke the leases of earlier attempts, which Spark has taken for failed."""

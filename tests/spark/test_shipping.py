@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.cluster.shipping import send_application
 from broadsheet.spark_bridge.java import find_java
 from broadsheet.spark_bridge.session import recommended_conf
 from broadsheet.spark_bridge.standalone import spark_home_of_pip
@@ -61,6 +63,7 @@ SCRIPT = """
 from pyspark.sql import SparkSession
 from broadsheet.spark_bridge.cluster import ShardCluster
 from tests.support.spark import make_journals, shard_specs
+import beside
 import shipped_by_submit
 
 spark = SparkSession.builder.getOrCreate()
@@ -69,7 +72,7 @@ class Mine(shipped_by_submit.Mine):
     '''Of __main__, above a class of the zip.'''
 
 def create(arguments):
-    assert arguments["token"] == "hunter2"
+    assert arguments["token"] == beside.TOKEN
     return Mine(arguments["database"])
 
 with ShardCluster(spark, create, members=2, root="/test/submitted") as cluster:
@@ -211,15 +214,50 @@ def test_application_in_a_zip_is_imported_where_it_runs(
         assert [one.spec.id for one in cluster.client.list().shards] == [shard]
 
 
+def test_application_beside_the_program_is_sent_as_it_is_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors import a package of the notebook's directory, and what it imports there. After an edit the next cluster
+    has the new text, and so has the driver: it still imports from the directory.
+    """
+    package = f"beside_{uuid4().hex[:8]}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    (tmp_path / package / "app.py").write_text(f"from {package}_words import WORDS\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = list(sys.path)
+    name = f"{package}.app"
+
+    def sent(words: str) -> Any:
+        (tmp_path / f"{package}_words.py").write_text(f"WORDS = {words!r}\n")
+        send_application(spark.sparkContext, f"{name}:create")
+        rows = spark.sparkContext.parallelize([name], 1)
+        return rows.map(lambda one: importlib.import_module(one).WORDS).collect()
+
+    with capture_logs() as logs:
+        assert sent("before") == ["before"]
+        assert sent("after") == ["after"]
+        assert sent("after") == ["after"]
+
+    told = [each for each in logs if each["event"] == "cluster.application_sent"]
+    assert told[0]["modules"] == (package, f"{package}_words")
+    assert [each["files"] for each in told] == [3, 3, 3]
+    assert len({each["archive"] for each in told}) == 2
+    assert sys.path == path
+
+
 def test_application_is_submitted_as_any_other(tmp_path: Path) -> None:
     """`spark-submit --py-files zip --conf … script`: the script's class extends one of the zip; arguments by conf.
 
+    A module beside the script, which the script's functions use, is sent without being asked for.
     Traces are turned on by conf, too: the members export them to the collector that the executors' environment names.
     """
     archive, script = tmp_path / "shipped_by_submit.zip", tmp_path / "script.py"
     with zipfile.ZipFile(archive, "w") as writing:
         writing.writestr("shipped_by_submit.py", CELL)
     script.write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text('TOKEN = "hunter2"\n')
     conf = {
         **recommended_conf(),
         "spark.ui.enabled": "false",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from broadsheet.spark_bridge.cluster.executor_problems import FailedAttempt
 from broadsheet.spark_bridge.cluster.task_failures import (
     TASK_FAILURES_MAX,
-    FailedAttempt,
     reason_to_end,
 )
 

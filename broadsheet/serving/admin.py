@@ -61,6 +61,8 @@ HANDLER_SECONDS_MAX: Final = 30.0
 """Time of a handler, with its request's body and its answer."""
 BODY_BYTES_MAX: Final = 64 << 10
 """Body of a request, if its route does not say otherwise."""
+PREFLIGHT_SECONDS: Final = 600
+"""How long a browser remembers that a page of a peer may call a route."""
 BACKLOG: Final = 128
 SHUTDOWN_SECONDS_MAX: Final = 1.0
 """Time for handlers to end after their connections were closed."""
@@ -69,6 +71,8 @@ CLAIMS: Final = web.RequestKey("claims", Claims)
 """Key of the caller's claims in a request."""
 _BEGUN: Final = web.RequestKey("begun", bool)
 """Key of a request whose answer's head was sent."""
+_PEER: Final = web.RequestKey("peer", str)
+"""Key of the origin of a request for a page of a peer."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -123,6 +127,7 @@ class AdminServer:
         verifier: TokenVerifier,
         bounds: AdminBounds | None = None,
         tls: TlsConfig | None = None,
+        is_peer: Callable[[str], bool] = lambda origin: False,
     ) -> None:
         """Create a server that does not listen yet.
 
@@ -134,6 +139,8 @@ class AdminServer:
             bounds: What clients may take.
             tls: With a certificate, the server speaks HTTPS. With the authorities of clients' certificates it asks for
                 one; a client without one still gets what is public.
+            is_peer: Reports whether an origin, `http://host:port`, is another process' admin port, whose pages may
+                call guarded routes of this one, with a token where one is needed.
 
         Raises:
             ValidationError: a file of `tls` cannot be used.
@@ -146,6 +153,7 @@ class AdminServer:
         self.routes = routes
         """All that it serves."""
         self._verifier = verifier
+        self._is_peer = is_peer
         self._host = host
         self._asks_for_certificates = tls is not None and tls.requires_client_certificates
         self._bounds = bounds or AdminBounds()
@@ -161,7 +169,7 @@ class AdminServer:
         host, port = self._listen
         app = web.Application(client_max_size=max(each.body_bytes_max for each in self.routes))
         app.on_response_prepare.append(_begin)
-        for route in (*self.routes, _NOTHING):
+        for route in (*self.routes, *_preflights(self.routes), _NOTHING):
             # No middleware, because aiohttp would keep it, and all that it refers to, until the process ends.
             serve = partial(self._serve, route)
             app.router.add_route(route.method, route.path, serve)
@@ -230,8 +238,12 @@ class AdminServer:
         return failure
 
     async def _answer(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
-        if route.method != "GET" and _is_of_another_site(request):
-            raise web.HTTPForbidden(text="not for pages of other sites\n")
+        if _is_of_another_site(request):
+            origin = request.headers["Origin"]
+            if self._is_peer(origin):
+                request[_PEER] = origin
+            elif route.method != "GET":
+                raise web.HTTPForbidden(text="not for pages of other sites\n")
         request[CLAIMS] = await self._claims_of(route, request)
         if (request.content_length or 0) > route.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(
@@ -390,11 +402,36 @@ class _ReloadedContext(ssl.SSLContext):
         return context
 
 
+async def _permit_peer(request: web.Request) -> web.Response:
+    """Answer a browser that asks whether a page of a peer may call a route; `_answer` has refused all others."""
+    if _PEER not in request:
+        raise web.HTTPForbidden(text="expected the origin of another admin port of this cluster\n")
+    return web.Response(
+        status=204,
+        headers={
+            "Access-Control-Allow-Headers": "authorization, content-type, last-event-id",
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+        },
+    )
+
+
+def _preflights(routes: Sequence[AdminRoute]) -> list[AdminRoute]:
+    """Return the routes that tell browsers which calls pages of peers may make: those that a token guards."""
+    paths = dict.fromkeys(each.path for each in routes if each.require is not None)
+    return [AdminRoute(path=path, handler=_permit_peer, method="OPTIONS") for path in paths]
+
+
 async def _begin(request: web.Request, answer: web.StreamResponse) -> None:
     """Complete an answer's head before it is sent."""
     request[_BEGUN] = True
     for name, value in _HEADERS.items():
         answer.headers.setdefault(name, value)
+    if _PEER in request:
+        # Also on refusals: the page needs their status. Without credentials of the browser's own: a token is sent by
+        # the page, and only to whom it chooses.
+        answer.headers["Access-Control-Allow-Origin"] = request[_PEER]
+        answer.headers.add("Vary", "Origin")
 
 
 def _failure_of(route: AdminRoute, error: Exception) -> web.StreamResponse | web.HTTPException:

@@ -787,6 +787,7 @@ class ClusterMember(_message.Message):
     EXITING_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    ADMIN_ENDPOINT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """As `zone#suffix`."""
     endpoint: _builtins.str
@@ -801,6 +802,8 @@ class ClusterMember(_message.Message):
     """It keeps its replicas, and gets no others."""
     leads: _builtins.bool
     """It leads allocation, as far as the member that answers knows."""
+    admin_endpoint: _builtins.str
+    """URL of its admin port, `http://host:port`; empty: it has none."""
     def __init__(
         self,
         *,
@@ -812,10 +815,11 @@ class ClusterMember(_message.Message):
         exiting: _builtins.bool = ...,
         cordoned: _builtins.bool = ...,
         leads: _builtins.bool = ...,
+        admin_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -154,12 +154,15 @@ class ConsumerSpec(_message.Message):
     SHARD_LIMIT_FIELD_NUMBER: _builtins.int
     EXITING_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
+    ADMIN_ENDPOINT_FIELD_NUMBER: _builtins.int
     shard_limit: _builtins.int
     """Most replicas this process takes."""
     exiting: _builtins.bool
     """The process wants to leave; its shards are handed over first."""
     cordoned: _builtins.bool
     """An operator keeps new shards from the process; those that it has stay. Not of Gazette, whose members ignore it."""
+    admin_endpoint: _builtins.str
+    """URL of the process' admin port, `http://host:port`; empty: it has none. Not of Gazette, whose members ignore it."""
     @_builtins.property
     def process_spec(self) -> _journal_pb2.ProcessSpec: ...
     def __init__(
@@ -169,10 +172,11 @@ class ConsumerSpec(_message.Message):
         shard_limit: _builtins.int = ...,
         exiting: _builtins.bool = ...,
         cordoned: _builtins.bool = ...,
+        admin_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process_spec", b"process_spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "exiting", b"exiting", "process_spec", b"process_spec", "shard_limit", b"shard_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "exiting", b"exiting", "process_spec", b"process_spec", "shard_limit", b"shard_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

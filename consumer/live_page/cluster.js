@@ -34,6 +34,12 @@ export const memberName = (id) => `${id.zone ?? ""}#${id.suffix ?? ""}`;
 export const zoneOf = (member) => member.slice(0, member.indexOf("#"));
 export const lagStep = (bytes) => LAG_STEPS.filter((step) => bytes >= step).length;
 
+/** URL of a member's page; empty if it has none, or what it announced is no address of the web. */
+export function pageOf(member) {
+  const url = member?.adminEndpoint ?? "";
+  return /^https?:\/\/[^/?#@\s]+$/.test(url) && URL.canParse(url) ? url : "";
+}
+
 export class Cluster {
   constructor() {
     this.shards = new Map();
@@ -52,6 +58,7 @@ export class Cluster {
     /** Progress of replicas, by `SHARD MEMBER`. */
     this.lag = new Map();
     this.totals = new History();
+    this.rates = new History();
     this.listeners = new Set();
     this.stale = null;
   }
@@ -140,11 +147,15 @@ export class Cluster {
     for (const { shard, behindBytes, slot, readThrough, publishAt } of answer.replicas ?? []) {
       const bytes = Number(behindBytes ?? 0);
       const key = `${shard} ${member}`;
-      const entry = this.lag.get(key) ?? { since: now, history: null };
-      Object.assign(entry, { at: now, member, bytes: bytes < 0 ? null : bytes, slot: slot ?? 0, readThrough: readThrough ?? {}, publishAt: publishAt ?? {} });
+      const entry = this.lag.get(key) ?? { since: now, history: null, rates: null };
+      const rate = rateOf(entry, readThrough ?? {}, now);
+      Object.assign(entry, { rate, at: now, member, bytes: bytes < 0 ? null : bytes, slot: slot ?? 0, readThrough: readThrough ?? {}, publishAt: publishAt ?? {} });
       // Most replicas never lag, and need no history.
       if (entry.bytes > 0) entry.history ??= new History(entry.since);
       entry.history?.add(now, entry.bytes);
+      // Nor do most read all the time.
+      if (rate > 0) entry.rates ??= new History(entry.since);
+      if (rate !== null) entry.rates?.add(now, rate);
       this.lag.set(key, entry);
       told.add(key);
     }
@@ -155,16 +166,29 @@ export class Cluster {
   /** Note the lag of all replicas together, once all members have told theirs. */
   addTotal() {
     let total = 0;
-    for (const entry of this.lag.values()) total += entry.bytes ?? 0;
+    let rate = 0;
+    for (const entry of this.lag.values()) {
+      total += entry.bytes ?? 0;
+      rate += entry.rate ?? 0;
+    }
     this.totals.add(Date.now() / 1000, total);
+    this.rates.add(Date.now() / 1000, rate);
     this.changed();
   }
 
-  /** Lag of each member's replicas together, bytes. */
-  lagByMember() {
+  /** Lag of each member's replicas together, bytes, and what its primaries read, bytes a second. */
+  progressByMember() {
     const found = new Map();
-    for (const entry of this.lag.values()) found.set(entry.member, (found.get(entry.member) ?? 0) + (entry.bytes ?? 0));
+    for (const entry of this.lag.values()) {
+      const sum = found.get(entry.member) ?? { bytes: 0, rate: 0 };
+      found.set(entry.member, { bytes: sum.bytes + (entry.bytes ?? 0), rate: sum.rate + (entry.rate ?? 0) });
+    }
     return found;
+  }
+
+  /** URLs of the admin ports that members announced: a browser of a page with TLS calls none without. */
+  pages() {
+    return [...this.members.values()].map((member) => pageOf(member)).filter((url) => url && new URL(url).protocol === location.protocol);
   }
 
   /** Progress of a shard's primary. */
@@ -222,6 +246,21 @@ export class Cluster {
     }
     return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
+}
+
+/**
+ * Bytes a second that a primary has read of its sources since the last look; null: that cannot be told, because it is
+ * the first look, or its sources were replaced.
+ */
+function rateOf(before, readThrough, now) {
+  if (!before.at || now <= before.at) return null;
+  let bytes = 0;
+  for (const [journal, offset] of Object.entries(readThrough)) {
+    const read = Number(offset) - Number(before.readThrough[journal] ?? NaN);
+    if (!(read >= 0)) return null;
+    bytes += read;
+  }
+  return bytes / (now - before.at);
 }
 
 /** The last samples of one number, in a ring. */

@@ -1,8 +1,14 @@
-// Requests to the member that served the page: its REST gateway, with the caller's token.
+// Requests to the member that served the page, or to another if that does not answer: its REST gateway, with the
+// caller's token.
+//
+// The token goes to members alone: to the origin of the page, and to those that a member told of in its list of the
+// cluster. The page's policy, which its member wrote when the page was opened, holds the browser to the same origins.
 
 const TOKEN_KEY = "broadsheet.token";
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 15_000;
+/** A member that says nothing for so long is taken for dead: its machine may be gone without a word. */
+const ANSWER_MS_MAX = 20_000;
 
 export class CallError extends Error {
   constructor(status, message) {
@@ -11,11 +17,30 @@ export class CallError extends Error {
   }
 }
 
-/** One origin, one token: kept for the tab, and asked for when a request is refused without it. */
+/** A member did not answer at all: another may. */
+class SilenceError extends CallError {
+  constructor(base, error) {
+    super(0, `${new URL(base).host} does not answer (${error.message || error})`);
+  }
+}
+
+/** One token: kept for the tab, and asked for when a request is refused without it. */
 export class Connection {
-  /** @param {() => Promise<string>} askForToken Called once, however many requests wait for a token. */
-  constructor(askForToken) {
+  /**
+   * @param {() => Promise<string>} askForToken Called once, however many requests wait for a token.
+   * @param {() => string[]} peers Returns the URLs of the admin ports that members announced.
+   * @param {() => void} onMoved Called when another member is asked from now on.
+   */
+  constructor(askForToken, peers = () => [], onMoved = () => {}) {
     this.askForToken = askForToken;
+    this.peers = peers;
+    this.onMoved = onMoved;
+    this.home = new URL(".", document.baseURI).href;
+    /** Where requests go at present. */
+    this.base = this.home;
+    /** Members that were tried since one answered. */
+    this.tried = 0;
+    this.watching = null;
     this.token = sessionStorage.getItem(TOKEN_KEY) ?? "";
     this.asking = null;
   }
@@ -40,6 +65,27 @@ export class Connection {
     return (await this.#fetch(path, {})).json();
   }
 
+  /** The page's own member, and the others, each once. */
+  #bases() {
+    const others = this.peers().map((url) => new URL("/", url).href);
+    return [...new Set([this.home, ...others])];
+  }
+
+  /** Ask another member from now on, unless that has happened already: `from` did not answer. */
+  #moveOn(from) {
+    if (from !== this.base) return;
+    const bases = this.#bases();
+    this.base = bases[(bases.indexOf(from) + 1) % bases.length];
+    this.tried += 1;
+    this.watching?.abort();
+    if (this.base !== from) this.onMoved();
+  }
+
+  /** Whether every member was tried in vain: then it is time for a pause. */
+  get #hasTriedAll() {
+    return this.tried % Math.max(1, this.#bases().length) === 0;
+  }
+
   /**
    * Follow the table of shards for ever: `onPart` gets each response, `onState` "live" or an error.
    * After a break, the stream goes on from the last complete response.
@@ -51,35 +97,53 @@ export class Connection {
       try {
         const headers = { Accept: "text/event-stream" };
         if (lastId) headers["Last-Event-ID"] = lastId;
-        const answer = await this.#fetch("v1/shards/watch", { headers });
+        this.watching = new AbortController();
+        const answer = await this.#fetch("v1/shards/watch", { headers }, this.watching);
         onState(null);
         for await (const event of events(answer.body)) {
           const data = JSON.parse(event.data);
           if (event.name === "error") throw new CallError(0, data.message ?? event.data);
           onPart(data);
+          // Any member goes on from there: the id is a revision of etcd.
           if (event.id) lastId = event.id;
           pause = RETRY_MS_MIN;
         }
         onState(new CallError(0, "the member ended the stream; trying again"));
       } catch (error) {
         onState(error);
+        if (error instanceof SilenceError && !this.#hasTriedAll) continue;
       }
       await new Promise((resolve) => setTimeout(resolve, pause * (0.75 + Math.random() / 2)));
       pause = Math.min(2 * pause, RETRY_MS_MAX);
     }
   }
 
-  async #fetch(path, options) {
+  async #fetch(path, options, stream = null) {
     for (;;) {
       const token = this.token;
       const headers = { ...options.headers };
       if (token) headers.Authorization = `Bearer ${token}`;
-      const url = new URL(path, document.baseURI);
-      const answer = await fetch(url, { ...options, headers, cache: "no-store" });
+      const answer = await this.#ask(this.base, path, { ...options, headers }, stream);
       if (answer.ok) return answer;
       if (answer.status !== 401) throw await errorOf(answer);
       // Another request may have got a token while this one was under way.
       if (token === this.token) await this.#askOnce((await errorOf(answer)).message, token !== "");
+    }
+  }
+
+  /** Send a request; a member that does not begin to answer in time is not asked again. */
+  async #ask(base, path, options, stream) {
+    const controller = stream ?? new AbortController();
+    const deadline = setTimeout(() => controller.abort(new Error(`nothing for ${ANSWER_MS_MAX / 1000} s`)), ANSWER_MS_MAX);
+    try {
+      const answer = await fetch(new URL(path, base), { ...options, signal: controller.signal, cache: "no-store" });
+      this.tried = 0;
+      return answer;
+    } catch (error) {
+      this.#moveOn(base);
+      throw new SilenceError(base, error);
+    } finally {
+      clearTimeout(deadline);
     }
   }
 

@@ -1,7 +1,7 @@
 // The page: views of the cluster, and the loops that keep them current.
 
 import { html, render, useEffect, useMemo, useReducer, useRef, useState } from "./vendored/preact-htm.js";
-import { Cluster, REPLICAS, STATES, STATE_BY_KEY, lagStep, memberName } from "./cluster.js";
+import { Cluster, REPLICAS, STATES, STATE_BY_KEY, lagStep, memberName, pageOf } from "./cluster.js";
 import { Connection } from "./connection.js";
 import { Chart, Glyph, ReplicaGrid, Table } from "./parts.js";
 
@@ -16,6 +16,8 @@ const LEASES_MS = 5_000;
 const LEASE_OWNERS_MAX = 100;
 const MOVES_BACK_MS = 60 * 60 * 1000;
 const MOVE_PAGES_MAX = 20;
+/** Links to pages of other members, where the page's own does not answer. */
+const PAGES_MAX = 8;
 /** 10,000 shards are drawn four times a second at most. */
 const DRAWN_SHARDS_PER_MS = 40;
 const THEME_KEY = "broadsheet.theme";
@@ -30,7 +32,7 @@ const VIEWS = [
 
 const cluster = new Cluster();
 const dialogs = { askForToken: null };
-const connection = new Connection((reason, wasRefused) => dialogs.askForToken(reason, wasRefused));
+const connection = new Connection((reason, wasRefused) => dialogs.askForToken(reason, wasRefused), () => cluster.pages(), () => cluster.changed());
 
 // Loops.
 
@@ -119,6 +121,7 @@ const bytesText = (bytes) => {
   const unit = Math.min(4, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
   return `${unit ? (bytes / 2 ** (10 * unit)).toFixed(1) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 };
+const rateText = (rate) => (rate === null || rate === undefined ? "–" : `${bytesText(rate)}/s`);
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const timeText = (time) => new Date(time).toLocaleTimeString();
 const enumWord = (value, prefix) => (value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
@@ -126,6 +129,7 @@ const kindWord = (move) => enumWord(move.kind, "MOVE_KIND_");
 /** Lag of a shard's replica on a member, bytes; null: nobody knows; undefined: not told yet. */
 const lagOf = (id, member) => cluster.lag.get(`${id} ${member}`)?.bytes;
 const primaryLag = (row) => cluster.progressOf(row)?.bytes;
+const primaryRate = (row) => cluster.progressOf(row)?.rate;
 const describe = (cell) => {
   if (!cell) return "";
   const { row, replica } = cell;
@@ -160,7 +164,19 @@ function MapView({ shownRows, isShown, selected, open, point, theme, version }) 
       <div class="cards">${members.map((each) => html`<${MemberCard} key=${each.member} ...${each} isShown=${isShown} isFresh=${isFresh}
         selected=${selected} open=${open} point=${point} theme=${theme} version=${version} />`)}</div>
     </section>`)}
-    ${zones.size === 0 && html`<p class="empty">No member is known yet.</p>`}`;
+    ${zones.size === 0 && html`<p class="empty">No member is known yet.</p>`}
+    <${NoShards} />`;
+}
+
+/** What to do where there is nothing to see. */
+function NoShards() {
+  if (!cluster.isComplete || cluster.shards.size) return "";
+  const address = [...cluster.members.values()][0]?.endpoint;
+  const options = address ? ` --address ${address}` : "";
+  return html`<section class="zone" aria-label="No shards"><h2>There are no shards${connection.token ? ", or your token covers none" : ""}</h2>
+    <p>Declare some in a file, and apply it; they appear here at once:</p>
+    <pre>${`shardctl journals apply -f journals.yaml\nshardctl shards apply -f shards.yaml${options}`}</pre>
+    <p class="faint"><code>shardctl shards apply --help</code> has examples.</p></section>`;
 }
 
 function MemberCard({ member, told, cells, isShown, isFresh, selected, open, point, theme, version }) {
@@ -191,8 +207,10 @@ function ShardsView({ shownRows, selected, open, theme }) {
     { key: "primary", title: "Primary", track: "minmax(7rem, 1fr)", order: (row) => row.primary?.member ?? "", cell: (row) => row.primary?.member ?? "–" },
     { key: "standbys", title: "Standbys", track: "minmax(7rem, 1fr)", order: (row) => row.standbys.length, cell: (row) => row.standbys.map((each) => each.member).join(", ") || "–" },
     { key: "lag", title: "Lag", track: "6rem", order: (row) => primaryLag(row) ?? -1, cell: (row) => { const lag = primaryLag(row); return `${"▮".repeat(lagStep(lag ?? 0))} ${bytesText(lag)}`; } },
+    { key: "rate", title: "Reads", track: "6rem", order: (row) => primaryRate(row) ?? -1, cell: (row) => rateText(primaryRate(row)) },
     { key: "problem", title: "Problem", track: "minmax(8rem, 2fr)", order: (row) => row.problem, cell: (row) => row.problem },
   ];
+  if (cluster.isComplete && !cluster.shards.size) return html`<${NoShards} />`;
   return html`<${Table} name="Shards" columns=${columns} rows=${shownRows} keyOf=${(row) => row.id} ordered=${{ key: "state", down: false }}
     onOpen=${(row) => open(row.id)} selected=${selected} />`;
 }
@@ -208,7 +226,7 @@ function MembersView({ theme, version, confirm }) {
   });
   const [plan, setPlan] = useState(null);
   const zones = useMemo(() => [...cluster.zones().values()].flat(), [version]);
-  const lags = useMemo(() => cluster.lagByMember(), [version]);
+  const progress = useMemo(() => cluster.progressByMember(), [version]);
   const planDrain = async (member) => {
     setPlan({ member });
     try {
@@ -222,7 +240,9 @@ function MembersView({ theme, version, confirm }) {
     { key: "flags", title: "", track: "minmax(8rem, 1fr)", cell: (each) => html`<${Badges} told=${each.told} member=${each.member} />` },
     { key: "replicas", title: "Replicas", track: "7rem", order: (each) => each.cells.length, cell: (each) => `${each.cells.length} of ${each.told?.shardLimit ?? "?"}` },
     { key: "primaries", title: "Primaries", track: "6rem", order: (each) => each.told?.primaries ?? 0, cell: (each) => each.told?.primaries ?? 0 },
-    { key: "lag", title: "Lag", track: "6rem", order: (each) => lags.get(each.member) ?? -1, cell: (each) => bytesText(lags.get(each.member)) },
+    { key: "lag", title: "Lag", track: "6rem", order: (each) => progress.get(each.member)?.bytes ?? -1, cell: (each) => bytesText(progress.get(each.member)?.bytes) },
+    { key: "rate", title: "Reads", track: "6rem", order: (each) => progress.get(each.member)?.rate ?? -1, cell: (each) => rateText(progress.get(each.member)?.rate) },
+    { key: "page", title: "Page", track: "4rem", cell: (each) => html`<${PageLink} member=${each.told} />` },
     { key: "endpoint", title: "Endpoint", track: "minmax(8rem, 2fr)", cell: (each) => html`<span class="id">${each.told?.endpoint ?? ""}</span>` },
     { key: "do", title: "", track: cluster.mayApply ? "14rem" : "8rem", cell: (each) => html`
       <button type="button" onClick=${(event) => { event.stopPropagation(); planDrain(each.member); }} aria-label=${`Plan drain of ${each.member}`}>Plan drain</button>
@@ -234,7 +254,16 @@ function MembersView({ theme, version, confirm }) {
     ${plan
       ? html`<${Plan} ...${plan} close=${() => setPlan(null)} />`
       : html`<section aria-label="Lag of the cluster"><h2>Lag of all replicas</h2>
-          <${Chart} columns=${cluster.totals.columns()} label="Lag of all replicas, bytes" format=${bytesText} theme=${theme} /></section>`}`;
+          <${Chart} columns=${cluster.totals.columns()} label="Lag of all replicas, bytes" format=${bytesText} theme=${theme} />
+          <h2>What all primaries read</h2>
+          <${Chart} columns=${cluster.rates.columns()} label="What all primaries read, bytes a second" format=${rateText} theme=${theme} /></section>`}`;
+}
+
+/** A link to a member's own page. No referrer, and no way back to this page. */
+function PageLink({ member, children }) {
+  const url = pageOf(member);
+  return url && html`<a href=${url} target="_blank" rel="noopener noreferrer" aria-label=${`Page of ${member.id}`}
+    onClick=${(event) => event.stopPropagation()}>${children?.length ? children : "open"}</a>`;
 }
 
 function Plan({ member, answer, error, close }) {
@@ -427,8 +456,10 @@ function Details({ id, close, theme, confirm }) {
       <${Explanation} row=${row} told=${told.explain} theme=${theme} />
       <h3>Lag</h3>
       ${lag
-        ? html`<p>${bytesText(lag.bytes)} for the primary to read</p>
-          <${Chart} columns=${lag.history?.columns() ?? [[lag.since, lag.at], [0, lag.bytes]]} label=${`Lag of ${id}, bytes`} format=${bytesText} theme=${theme} />`
+        ? html`<p>${bytesText(lag.bytes)} for the primary to read; it reads ${rateText(lag.rate)}</p>
+          <${Chart} columns=${lag.history?.columns() ?? [[lag.since, lag.at], [0, lag.bytes]]} label=${`Lag of ${id}, bytes`} format=${bytesText} theme=${theme} />
+          <h3>Reads</h3>
+          <${Chart} columns=${lag.rates?.columns() ?? [[lag.since, lag.at], [0, 0]]} label=${`What ${id} reads, bytes a second`} format=${rateText} theme=${theme} />`
         : html`<p class="faint">Not told yet.</p>`}
       <h3>Offsets</h3>
       <${Offsets} row=${row} told=${told.stat} />
@@ -466,6 +497,12 @@ function Offsets({ row, told }) {
     ${status && status !== "OK" && html`<p class="faint">The primary does not answer: ${enumWord(status, "")}</p>`}
     <table><tbody>${(row.spec.sources ?? []).map((source) => html`<tr key=${source.journal}><td class="id">${source.journal}</td><td>read through ${read[source.journal] ?? "–"}</td></tr>`)}
       ${written.map(([journal, offset]) => html`<tr key=${journal}><td class="id">${journal}</td><td>published to ${offset}</td></tr>`)}</tbody></table>`;
+}
+
+/** Links to the pages of some members. */
+function Pages() {
+  const members = [...cluster.members.values()].filter((member) => pageOf(member));
+  return members.slice(0, PAGES_MAX).map((member) => html`<${PageLink} key=${member.id} member=${member}>${member.id}<//> `);
 }
 
 // Dialogs.
@@ -542,7 +579,7 @@ function HelpDialog({ isOpen, close }) {
   const [dialog, onClose] = useDialog(isOpen, close);
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="help-title"><form method="dialog">
     <h2 id="help-title">Keys</h2>
-    <p><kbd>/</kbd> search, <kbd>1</kbd> to <kbd>${VIEWS.length}</kbd> views, <kbd>Esc</kbd> closes a shard, <kbd>t</kbd> light or dark, <kbd>?</kbd> this.</p>
+    <p><kbd>/</kbd> search, <kbd>1</kbd> to <kbd>${VIEWS.length}</kbd> views, <kbd>Esc</kbd> leaves the search or closes a shard, <kbd>t</kbd> light or dark, <kbd>?</kbd> this.</p>
     <p>In lists and grids: arrow keys, <kbd>Home</kbd>, <kbd>End</kbd>, in lists <kbd>Page Up</kbd> and <kbd>Page Down</kbd>; <kbd>Enter</kbd> opens.</p>
     <p>Search takes words that must all occur in a shard's id, labels, members or state.</p>
     <div class="buttons"><button>Close</button></div>
@@ -629,6 +666,11 @@ function Page() {
   }, []);
   useEffect(() => {
     const onKeyDown = (event) => {
+      if (event.key === "Escape" && event.target === searchBox.current) {
+        // The words stay: keys of the page work again, on what they found.
+        event.preventDefault();
+        return (document.querySelector("#view .body") ?? document.querySelector(`#tab-${view}`)).focus();
+      }
       if (event.key === "Escape" && selected && !asked && !helps && !confirmed) return close();
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, dialog *")) return;
       const actions = { "/": () => searchBox.current.focus(), "?": () => setHelps(true), t: toggleTheme };
@@ -689,6 +731,9 @@ function Page() {
       ${selected && html`<${Details} id=${selected} close=${close} theme=${theme} confirm=${setConfirmed} />`}
     </main>
     <footer aria-live="polite">
+      ${connection.base !== connection.home && html`<p class="alarm" role="alert">The member that served this page does not answer:
+        ${connection.base} is asked instead. Pages that others serve: <${Pages} /></p>`}
+      ${connection.base === connection.home && failures.shards && html`<p>Pages of other members: <${Pages} /></p>`}
       ${alarms.map(([key, error]) => html`<p class="alarm" role="alert" key=${key}>${key}: ${reasonOf(error)}</p>`)}
       <span class="faint">${shownRows.length} of ${cluster.shards.size} shards</span>
       <span class="id" id="pointed">${describe(pointed)}</span></footer>

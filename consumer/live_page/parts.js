@@ -8,8 +8,11 @@ const CELL = 13;
 const PITCH = 18;
 const ROW_HEIGHT = 28;
 const ROWS_BEYOND = 6;
-/** The least top of a chart, bytes: little lag must not look like much. */
-const LAG_SCALE_MIN = 1024;
+/** The least top of a chart, bytes or bytes a second: little must not look like much. */
+const SCALE_MIN = 1024;
+/** The least width of a chart, seconds: a series that has just begun needs an axis, too. */
+const WIDTH_SECONDS_MIN = 60;
+const CHART_HEIGHT = 150;
 
 /** A state's glyph beside text. */
 export function Glyph({ glyph, tone, theme }) {
@@ -179,6 +182,12 @@ function sorted(rows, columns, order) {
     .map(([, row]) => row);
 }
 
+/** From when to when a chart goes, seconds: it ends with the last sample, or now if there is none yet. */
+export function timeRange(first, last) {
+  const end = last ?? Date.now() / 1000;
+  return [Math.min(first ?? end, end - WIDTH_SECONDS_MIN), end];
+}
+
 /** A chart of one number over time. */
 export function Chart({ columns, label, format, theme }) {
   const holder = useRef(null);
@@ -188,18 +197,21 @@ export function Chart({ columns, label, format, theme }) {
     const axis = { stroke: style.getPropertyValue("--ink"), grid: { stroke: style.getPropertyValue("--line"), width: 1 }, ticks: { show: false } };
     const options = {
       width: holder.current.clientWidth || 300,
-      height: 150,
+      height: CHART_HEIGHT,
       legend: { show: false },
       cursor: { y: false },
-      scales: { y: { range: (_, least, most) => [0, Math.max(LAG_SCALE_MIN, (most || 0) * 1.1)] } },
+      scales: {
+        x: { range: (_, first, last) => timeRange(first, last) },
+        y: { range: (_, least, most) => [0, Math.max(SCALE_MIN, (most || 0) * 1.1)] },
+      },
       axes: [
         { ...axis, space: 90, values: (_, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString()) },
         { ...axis, size: 80, values: (_, values) => values.map(format) },
       ],
-      series: [{}, { label, stroke: style.getPropertyValue("--serving"), width: 2, points: { show: columns[0].length < 3 } }],
+      series: [{}, { label, stroke: style.getPropertyValue("--serving"), width: 2, points: { show: (drawn) => drawn.data[0].length < 3 } }],
     };
     chart.current = new uPlot(options, columns, holder.current);
-    const observer = new ResizeObserver(() => chart.current.setSize({ width: holder.current.clientWidth, height: 150 }));
+    const observer = new ResizeObserver(() => chart.current.setSize({ width: holder.current.clientWidth, height: CHART_HEIGHT }));
     observer.observe(holder.current);
     return () => {
       observer.disconnect();

@@ -36,15 +36,25 @@ _TYPES: Final = {
     ".txt": "text/plain",
 }
 
-# No inline script or style, and no other host: text of a shard cannot become code, nor leave the page.
-CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-)
-"""What a browser lets the page do: run its own files, and call the port that it came from."""
 
+def content_security_policy(peers: Sequence[str] = ()) -> str:
+    """Return what a browser lets the page do: run its own files, call the port that it came from, and others.
+
+    No inline script or style, and no other host: text of a shard cannot become code, nor leave the page.
+
+    Args:
+        peers: Origins of other members' admin ports, which the page asks when its own member does not answer. The
+            browser enforces that the page's token goes nowhere else, whatever the page is told later.
+    """
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        f"connect-src {' '.join((_SELF, *peers))}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+
+
+_SELF: Final = "'self'"
 _HEADERS: Final = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -63,11 +73,14 @@ class _PageFile:
     tag: str
 
 
-def live_page_routes(leases: AdminRoute | None = None) -> list[AdminRoute]:
+def live_page_routes(
+    leases: AdminRoute | None = None, *, policy: Callable[[], str] = content_security_policy
+) -> list[AdminRoute]:
     """Return the routes of the live page: `/`, and others below `/page/`. The files are read now, and kept.
 
     Args:
         leases: Answers at `LEASES_PATH` with what lease stores hold; None: there are none.
+        policy: Returns what a browser lets the page do, asked each time that the page is opened.
     """
     names = sorted(path for path in _FILES.rglob("*") if path.suffix in _TYPES)
     files = {path.relative_to(_FILES).as_posix(): _page_file(path) for path in names}
@@ -79,7 +92,8 @@ def live_page_routes(leases: AdminRoute | None = None) -> list[AdminRoute]:
         leases or no_leases,
         *(
             AdminRoute(
-                path="/" if name == _INDEX else f"/page/{name}", handler=partial(_answer_file, file)
+                path="/" if name == _INDEX else f"/page/{name}",
+                handler=partial(_answer_file, file, policy),
             )
             for name, file in files.items()
         ),
@@ -102,9 +116,14 @@ async def _answer_no_leases(request: web.Request) -> web.Response:
     return web.json_response({"stores": []})
 
 
-async def _answer_file(file: _PageFile, request: web.Request) -> web.Response:
-    headers = {**_HEADERS, "ETag": f'"{file.tag}"'}
-    if any(tag.value in (file.tag, "*") for tag in request.if_none_match or ()):
+async def _answer_file(
+    file: _PageFile, policy: Callable[[], str], request: web.Request
+) -> web.Response:
+    allowed = policy()
+    # A browser that keeps a file keeps its policy with it, so another policy is another file.
+    tag = sha256(f"{file.tag} {allowed}".encode()).hexdigest()[:32]
+    headers = {**_HEADERS, "Content-Security-Policy": allowed, "ETag": f'"{tag}"'}
+    if any(each.value in (tag, "*") for each in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(
         body=file.content, content_type=file.content_type, charset="utf-8", headers=headers

@@ -25,6 +25,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,7 @@ from broadsheet.allocator.errors import (
     TxnConflictError,
 )
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.metrics import EtcdMetrics
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.solver import import_solver
@@ -53,7 +55,7 @@ from broadsheet.consumer.member.parts import (
     verifier_of,
 )
 from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
-from broadsheet.consumer.registry.key_space import process_id_of
+from broadsheet.consumer.registry.key_space import process_id_of, process_of
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.journals.client import JournalClient
@@ -72,6 +74,7 @@ from broadsheet.wire.journal_pb2 import ProcessSpec
 from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 if TYPE_CHECKING:
+    from broadsheet.consumer.live_page.member_pages import MemberPages
     from broadsheet.consumer.live_page.routes import LeaseRoute
     from broadsheet.consumer.rpc.gateway import Gateway
     from broadsheet.serving.admin import AdminServer
@@ -129,6 +132,7 @@ class Service:
         self._address = ""
         self._admin: AdminServer | None = None
         self._gateway: Gateway | None = None
+        self._pages: MemberPages | None = None
         self._parts: MemberParts | None = None
 
     @property
@@ -246,15 +250,20 @@ class Service:
                 )
             )
             stack.push_async_callback(parts.peers.close)
+            if self._pages is not None:
+                look = partial(_look_at_pages, self._pages, parts.key_space)
+                parts.key_space.observe(ObserverStage.ACT, look)
             await self._live(parts, server)
 
     def _new_admin_server(self, port: int, guard: RpcGuard) -> AdminServer:
         # Imported here, because it takes as long as all the rest, and a member without the port does not need it.
-        from broadsheet.consumer.live_page.routes import live_page_routes
+        from broadsheet.consumer.live_page.member_pages import MemberPages
+        from broadsheet.consumer.live_page.routes import content_security_policy, live_page_routes
         from broadsheet.consumer.rpc.gateway import Gateway
         from broadsheet.serving.admin import AdminServer, standard_routes
 
         self._gateway = Gateway(guard, self.health)
+        pages = self._pages = MemberPages(self._clock)
         leases = self._lease_route and self._lease_route(self._config.lease_stores)
         self._admin = AdminServer(
             self._config.listen_host,
@@ -262,10 +271,11 @@ class Service:
             routes=[
                 *standard_routes(self.health, self.registry, self._variables),
                 *self._gateway.routes(),
-                *live_page_routes(leases),
+                *live_page_routes(leases, policy=lambda: content_security_policy(pages.present())),
             ],
             verifier=verifier_of(self._config),
             tls=self._config.tls,
+            is_peer=pages.is_of_member,
         )
         return self._admin
 
@@ -411,7 +421,16 @@ class Service:
             process_spec=ProcessSpec(id=process_id_of(self.member_id), endpoint=self._address),
             shard_limit=self._config.shard_limit,
             exiting=exiting,
+            admin_endpoint=self._admin_endpoint(),
         ).SerializeToString(deterministic=True)
+
+    def _admin_endpoint(self) -> str:
+        """Return the URL of the admin port as others reach it; it listens at a host of this machine."""
+        if self._admin is None:
+            return ""
+        port = urlsplit(self._admin.address).port
+        assert port is not None, "the admin port listens before the member is announced"
+        return f"{self._config.scheme}://{host_and_port(self._config.host, port)}"
 
     def _mark_ready(self) -> None:
         self._serving = True
@@ -429,6 +448,15 @@ class Service:
         self.ready.set_exception(error)
         # This future may have no reader; `run` raises the same error.
         self.ready.exception()
+
+
+def _look_at_pages(pages: MemberPages, key_space: KeySpace) -> None:
+    """Tell the live page whose admin ports there are, if members came, changed or left."""
+    if key_space.changes.members:
+        pages.take(
+            (member_id.zone, process_of(member).admin_endpoint)
+            for member_id, member in key_space.members.items()
+        )
 
 
 # Signals that make a member leave: the first gracefully, the second at once.

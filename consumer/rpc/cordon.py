@@ -181,4 +181,5 @@ def _shown(
         exiting=value.is_exiting(),
         cordoned=value.is_cordoned(),
         leads=member_id == leader,
+        admin_endpoint=process_of(member).admin_endpoint,
     )

@@ -553,6 +553,43 @@ async def test_pages_of_other_sites_cannot_post() -> None:
     assert calls == [own, ""]
 
 
+async def test_pages_of_peers_may_call_what_a_token_guards() -> None:
+    """A page whose member died goes on here: its browser asks first, and reads refusals too. No other page may."""
+    peer = "http://10.0.0.2:9090"
+
+    async def change(request: web.Request) -> web.Response:
+        return web.Response(text="changed")
+
+    route = AdminRoute(path="/change", handler=change, method="POST", require=Capability.APPLY)
+    open_route = AdminRoute(path="/open", handler=_ok)
+    verifier = KeyedAuth(KEYS)
+    async with (
+        AdminServer(
+            HOST, 0, routes=[route, open_route], verifier=verifier, is_peer=peer.__eq__
+        ) as server,
+        aiohttp.ClientSession(server.address) as session,
+    ):
+        asked = {"Access-Control-Request-Method": "POST"}
+        async with session.options("/change", headers={"Origin": peer, **asked}) as answer:
+            assert answer.status == 204
+            assert answer.headers["Access-Control-Allow-Origin"] == peer
+            assert "authorization" in answer.headers["Access-Control-Allow-Headers"]
+            assert "Access-Control-Allow-Credentials" not in answer.headers
+        async with session.post("/change", headers={"Origin": peer}) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (401, peer)
+            assert answer.headers["Vary"] == "Origin"
+        for origin in ("http://10.0.0.2:9091", "https://10.0.0.2:9090", "null"):
+            async with session.options("/change", headers={"Origin": origin, **asked}) as answer:
+                assert (answer.status, "Access-Control-Allow-Origin" in answer.headers) == (
+                    403,
+                    False,
+                )
+            async with session.post("/change", headers={"Origin": origin}) as answer:
+                assert answer.status == 403
+        async with session.options("/open", headers={"Origin": peer, **asked}) as answer:
+            assert answer.status == 404
+
+
 async def test_name_of_a_site_does_not_reach_an_unguarded_port() -> None:
     """A site's name leads to the operator's own machine once its page is open: the page has the port's origin then, and
     could read everything. Probes, which say nothing, may use any name; and so may callers with a token.

@@ -177,6 +177,10 @@ async def test_page_follows_shards_as_they_fail_and_move(
     ):
         await tab.open(one.admin_address)
         await tab.shows("● live", "0 of 0 shards", "zone-a#member-a", "zone-b#member-b")
+        # What to do where there is nothing to see.
+        await tab.shows(
+            "There are no shards", "shardctl shards apply -f shards.yaml --address http"
+        )
 
         await client.apply(upserts(*(shard(name, SOURCE, hot_standbys=1) for name in names)))
         await wait_for_primaries(client, *names)
@@ -281,7 +285,7 @@ async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
         await tab.write(token)
         await tab.press("Enter")
         await tab.shows("● live", "1 of 1 shards", "members: not permitted", "zone-a#member-a")
-        assert not await tab.evaluate("document.querySelector('dialog').open")
+        await tab.holds("!document.querySelector('dialog').open")
         kept = await tab.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
         assert kept.count(token) == 1
         assert kept.index(token) < kept.rindex("{")
@@ -314,6 +318,106 @@ async def test_page_says_when_it_is_not_current_and_goes_on(
         async with cluster.member("a", admin_port=port) as service, client_of(service) as client:
             await client.apply(upserts(shard("after", SOURCE)))
             await tab.shows("● live", "2 of 2 shards")
+
+
+@pytest.mark.etcd
+async def test_page_goes_on_with_another_member(cluster: Cluster, chromium: Browser) -> None:
+    """The member that served the page dies: another is asked, with the token that the reader gave once and from where
+    the table was, and nobody but members gets it.
+    """
+    auth = KeyedAuth(KEYS)
+    token = dict(auth.metadata(Claims(capability=Capability.LIST)))["authorization"]
+    strangers: list[str] = []
+    async with (
+        cluster.member("b", admin_port=0, auth_keys=KEYS, zone="zone-b") as other,
+        client_of(other, auth) as client,
+        _recording_server(strangers) as stranger,
+        open_tab(chromium) as tab,
+    ):
+        async with cluster.member("a", admin_port=0, auth_keys=KEYS) as one:
+            dead = one.admin_address
+            await client.apply(upserts(shard("before", SOURCE)))
+            await wait_for_primaries(client, "before")
+            await tab.open(dead)
+            await tab.holds("document.querySelector('dialog').open")
+            await tab.write(token.removeprefix("Bearer "))
+            await tab.press("Enter")
+            await tab.shows("● live", "as zone-a#member-a sees it", "1 of 1 shards")
+            # Its table has the other's address by now, and a link to each page.
+            await tab.press("3")
+            await tab.holds(f"!!document.querySelector('a[href=\"{other.admin_address}\"]')")
+
+        await tab.shows("● live", "as zone-b#member-b sees it", f"{other.admin_address}/ is asked")
+        await client.apply(upserts(shard("after", SOURCE)))
+        await tab.shows("2 of 2 shards")
+        assert not await tab.evaluate("document.querySelector('dialog').open")
+        refused = await tab.evaluate(f"fetch('{stranger}').then(() => '', (error) => error.name)")
+        assert refused == "TypeError"
+        hosts = {url.split("/")[2] for url in tab.requested if url.startswith("http")}
+        assert {each.split("/")[2] for each in (dead, other.admin_address)} <= hosts
+    assert strangers == []
+
+
+@asynccontextmanager
+async def _recording_server(calls: list[str]) -> AsyncIterator[str]:
+    """Serve at an address that no member announced, to every page that asks."""
+
+    async def answer(request: web.Request) -> web.Response:
+        calls.append(request.path)
+        return web.Response(headers={"Access-Control-Allow-Origin": "*"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}/"
+    finally:
+        await runner.cleanup()
+
+
+async def test_page_makes_rates_of_offsets_and_an_axis_of_little(chromium: Browser) -> None:
+    """Lag says how much is left, and the rate whether it will ever be read; a chart that has just begun has an axis."""
+    async with (
+        AdminServer(HOST, 0, routes=live_page_routes(), verifier=NoAuth()) as server,
+        open_tab(chromium) as tab,
+    ):
+        await tab.open(f"{server.address}/")
+        rates = await tab.evaluate(_RATES)
+        ranges = await tab.evaluate(
+            "import(`${location.origin}/page/parts.js`).then(({ timeRange }) =>"
+            " [timeRange(100, 100), timeRange(100, 400), timeRange(null, 200)])"
+        )
+
+    assert rates == {"one": [None, 500, None], "members": {"a#m": 700}}
+    assert ranges == [[40, 100], [100, 400], [140, 200]]
+
+
+_RATES: Final = """
+import(`${location.origin}/page/cluster.js`).then(({ Cluster }) => {
+  const cluster = new Cluster();
+  const present = Date.now;
+  const told = (seconds, one, two, journal = "in") => {
+    Date.now = () => seconds * 1000;
+    cluster.applyReplicas("a#m", { replicas: [
+      { shard: "one", slot: 0, behindBytes: "9", readThrough: { [journal]: one } },
+      { shard: "two", slot: 0, behindBytes: "0", readThrough: { in: two } },
+    ] });
+    return cluster.lag.get("one a#m").rate;
+  };
+  try {
+    const seen = [told(10, "1000", "0"), told(12, "2000", "400")];
+    const members = Object.fromEntries([...cluster.progressByMember()].map(([id, { rate }]) => [id, rate]));
+    // A source that was replaced has no rate.
+    return { one: [...seen, told(14, "10", "400", "other")], members };
+  } finally {
+    Date.now = present;
+  }
+})
+"""
+"""What the page makes of three looks at a member's replicas."""
 
 
 @pytest.mark.etcd
@@ -522,4 +626,9 @@ async def test_ten_thousand_shards_take_few_elements(chromium: Browser, tmp_path
         await tab.press("/")
         await tab.write("part-03500")
         await tab.shows("1 of 10000 shards")
+        # Escape leaves the search: its words stay, and keys are the page's again.
+        await tab.press("Escape")
+        assert await tab.evaluate("document.querySelector('[type=search]').value") == "part-03500"
+        await tab.press("4")
+        await tab.holds("document.querySelector('#tab-moves').ariaSelected === 'true'")
         assert not [each for each in tab.complaints if "/v1/" not in each]

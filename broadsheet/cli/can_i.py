@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import click
 
-from broadsheet.cli.command import argument, cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.cli.options import argument, command_options
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_fields
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.specs.changes import NEVER
@@ -48,17 +49,15 @@ Ask = Callable[[Connection, str], Awaitable[object]]
 
 
 @command_options
-class CanIOptions:
-    """Options of `can-i`."""
-
+class _CanIOptions:
     verb: str = argument(type=click.Choice(["list", "read", "append", "apply"]))
     kind: str = argument(type=click.Choice(["shards", "journals", "members"]))
     name: str | None = argument(required=False, metavar="[ID]")
     output: Annotated[OutputFormat, format_option(OutputFormat.TABLE, OutputFormat.JSON)]
 
 
-@cluster_command("can-i", CanIOptions)
-async def can_i(connection: Connection, options: CanIOptions) -> ExitStatus:
+@cluster_command("can-i", _CanIOptions)
+async def can_i(connection: Connection, options: _CanIOptions) -> ExitStatus:
     """Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.
 
     The servers answer a real request that changes nothing: of keys, tokens and certificates alike. Without an ID, yes

@@ -10,9 +10,7 @@
     async def list_dead_letters(connection: Connection, options: DeadLettersOptions) -> None:
         '''List the messages that a shard left out, and why.'''
 
-A field is an `argument`, an `option` or a `flag` of its name. Parameters that several commands have are types, such as
-`Output`. A field may also be a `Group` of parameters, or another such dataclass. Parameters come in the order of the
-fields, and the docstring is the help.
+The docstring is the help.
 """
 
 from __future__ import annotations
@@ -20,113 +18,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Generic,
-    TypeAlias,
-    TypeVar,
-    dataclass_transform,
-    get_type_hints,
-)
+from typing import Any, TypeAlias
 
 import click
 
-from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.connection import Connection, take_connection
 from broadsheet.cli.errors import errors_in_one_line
 from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.cli.options import OptionsT, options_from, parameters_of
 from broadsheet.runtime.interpreter import few_collections
 from broadsheet.runtime.logs import log_to_stderr
 
-OptionsT = TypeVar("OptionsT")
-ValueT = TypeVar("ValueT")
-_CARRIER: Final = "carrier"
-"""Of a field's metadata: returns its parameter, given its name."""
-Parameter: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
-"""A decorator that adds an option or argument to a command."""
 Work: TypeAlias = Coroutine[Any, Any, ExitStatus | None]
 """What a command does; its exit status, if that is not 0."""
-
-
-def option(
-    help_text: str, *names: str, env: str = "", is_secret: bool = False, **settings: Any
-) -> Any:
-    """Return a field that is an option; `Any`, because the dataclass turns it into a value.
-
-    Args:
-        help_text: What the help says of it.
-        *names: Those that do not follow from the field's name: a short one such as `-n`, or another long one.
-        env: The environment variable that gives its value where the command line does not.
-        is_secret: The value is not shown where the options are.
-        **settings: As of `click.option`.
-    """
-    if env:
-        settings |= {"envvar": env, "show_envvar": True}
-
-    def carrier(field_name: str) -> Parameter:
-        is_named = any(name.startswith("--") for name in names)
-        long_names = () if is_named else (f"--{field_name.replace('_', '-')}",)
-        return click.option(*names, *long_names, field_name, help=help_text, **settings)
-
-    return field(repr=not is_secret, metadata={_CARRIER: carrier})
-
-
-def flag(help_text: str, *names: str, **settings: Any) -> Any:
-    """Return a field that is an option without a value; parameters as of `option`."""
-    return option(help_text, *names, is_flag=True, **settings)
-
-
-def argument(**settings: Any) -> Any:
-    """Return a field that is an argument; settings as of `click.argument`."""
-    return field(metadata={_CARRIER: lambda field_name: click.argument(field_name, **settings)})
-
-
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(option, flag, argument)
-)
-def command_options(cls: type[ValueT]) -> type[ValueT]:
-    """Make a class a frozen dataclass of options, all of which are given when it is made."""
-    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
-
-
-DryRun: TypeAlias = Annotated[
-    bool, click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
-]
-YesOrDryRun: TypeAlias = Annotated[
-    bool, click.option("--yes", is_flag=True, help="Do it; without, print what would be done.")
-]
-Selector: TypeAlias = Annotated[
-    str,
-    click.option(
-        "-l",
-        "--selector",
-        default="",
-        show_default=False,
-        help="Label selector, e.g. 'app=flights, id:prefix=flights/'; empty selects all.",
-    ),
-]
-Yes: TypeAlias = Annotated[bool, click.option("-y", "--yes", is_flag=True, help="Do not ask.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Group(Generic[ValueT]):
-    """Parameters that make one value together."""
-
-    parameters: Sequence[Parameter]
-    take: Callable[[dict[str, Any]], ValueT]
-    """Removes their values from those of the command, which are by name as click has them, and returns the one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PerKind:
-    """A parameter that shards and journals do not have alike."""
-
-    of: Callable[[Any], Parameter | None]
-    """Returns the parameter of one kind; None: the kind has none, and the field keeps its default."""
 
 
 def make_command(
@@ -149,12 +55,14 @@ def make_command(
         **texts: `help`, whose first sentence is the summary that `broadsheet.cli.main` shows; else `short_help` is.
     """
 
-    def invoke(*connection: Connection, **values: Any) -> None:  # values: as click has them
+    def invoke(**values: Any) -> None:  # values: as click has them
         with errors_in_one_line():
+            connection = (take_connection(values),) if is_connected else ()
             run(*connection, options_from(options, values, kind))
 
-    callback: Callable[..., None] = connection_options(invoke) if is_connected else invoke
-    for add in reversed([*_parameters(options, kind)]):
+    callback: Callable[..., None] = invoke
+    parameters = [*parameters_of(options, kind)]
+    for add in reversed([*parameters, *(parameters_of(Connection) if is_connected else ())]):
         callback = add(callback)
     return click.command(name, cls=click.Command, **texts)(callback)
 
@@ -234,49 +142,3 @@ def run_command(work: Work, *, log_level: str = "error", endless: bool = False) 
         status = asyncio.run(work)
     if status:
         sys.exit(status)
-
-
-def _carriers(options: type[Any], kind: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each field's name, and what has its parameters: a decorator, a `Group`, or a dataclass of options."""
-    hints = get_type_hints(options, include_extras=True)
-    for each in fields(options):
-        hint = hints[each.name]
-        (carrier,) = getattr(hint, "__metadata__", (hint,))
-        if _CARRIER in each.metadata:
-            carrier = each.metadata[_CARRIER](each.name)
-        elif isinstance(carrier, PerKind):
-            carrier = carrier.of(kind)
-        if carrier is not None:
-            yield each.name, carrier
-
-
-def _parameters(options: type[Any], kind: Any) -> Iterator[Parameter]:
-    for _, carrier in _carriers(options, kind):
-        if isinstance(carrier, type):
-            yield from _parameters(carrier, kind)
-        elif isinstance(carrier, Group):
-            yield from carrier.parameters
-        else:
-            yield carrier
-
-
-def options_from(options: type[OptionsT], values: dict[str, Any], kind: Any = None) -> OptionsT:
-    """Return the options of a command line.
-
-    Args:
-        options: Their dataclass.
-        values: Of the parameters, by name as click has them; those of the options are removed.
-        kind: As of `make_command`.
-
-    Raises:
-        ValidationError: a `Group` refuses its values.
-    """
-    made: dict[str, Any] = {}
-    for name, carrier in _carriers(options, kind):
-        if isinstance(carrier, type):
-            made[name] = options_from(carrier, values, kind)
-        elif isinstance(carrier, Group):
-            made[name] = carrier.take(values)
-        else:
-            made[name] = values.pop(name)
-    return options(**made)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypedDict, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from broadsheet.cli.context_file import complete_contexts, context_values, read_contexts
 from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.options import Group, command_options, option, options_from
 from broadsheet.cli.output.messages import say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.journals.client import JournalClient
@@ -30,39 +30,90 @@ BY_URL: Final = DirectFragments()
 """Stored fragments are read by URLs of https, and no files."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToMembers(TypedDict):
+    """What clients of members share."""
+
+    auth: ClientAuth | None
+    on_passed_over: Callable[[EndpointError], None]
+    tls: TlsConfig | None
+
+
+_FILE: Final = click.Path(path_type=Path)
+
+
+def _use_context(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Make a context's values the defaults of the command, before its other options are read."""
+    del param
+    with errors_in_one_line():
+        values = context_values(read_contexts(), value or "")
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+    return value
+
+
+@command_options
 class Connection:
     """Addresses and credentials of one invocation."""
 
-    address: str
-    broker: str
-    auth_keys: str = field(repr=False)
-    auth_keys_file: Path | None
-    broker_auth_keys: str = field(repr=False)
-    broker_auth_keys_file: Path | None
-    token_file: Path | None
-    tls: TlsConfig | None = None
+    context: str | None = option(
+        "Addresses and credentials of this name in the configuration file; its current one if absent.",
+        env="BROADSHEET_CONTEXT",
+        is_eager=True,
+        callback=_use_context,
+        shell_complete=complete_contexts,
+    )
+    address: str = option(
+        "Any member of the consumer group; several, separated by commas, in case one is gone.",
+        env="CONSUMER_ADDRESS",
+        default=CONSUMER_ADDRESS_DEFAULT,
+    )
+    broker: str = option(
+        "Any journal broker; several, separated by commas, in case one is gone.",
+        env="BROKER_ADDRESS",
+        default=BROKER_ADDRESS_DEFAULT,
+    )
+    auth_keys: str = option(
+        "Base64 keys, the first of which signs our requests.",
+        env="AUTH_KEYS",
+        is_secret=True,
+        default="",
+        show_default=False,
+    )
+    auth_keys_file: Path | None = option(
+        "File with such keys, in place of --auth-keys.", env="AUTH_KEYS_FILE", type=_FILE
+    )
+    broker_auth_keys: str = option(
+        "The same for the broker, if its keys are others.",
+        env="BROKER_AUTH_KEYS",
+        is_secret=True,
+        default="",
+        show_default=False,
+    )
+    broker_auth_keys_file: Path | None = option(
+        "File with such keys, in place of --broker-auth-keys.",
+        env="BROKER_AUTH_KEYS_FILE",
+        type=_FILE,
+    )
+    token_file: Path | None = option(
+        "File with a token that our requests show, in place of one signed with keys.",
+        env="AUTH_TOKEN_FILE",
+        type=_FILE,
+    )
+    tls: Annotated[TlsConfig | None, Group((client_tls_options,), take_tls)]
     """For addresses with `https://`."""
     quiet: bool = False
     """Say nothing of members that cannot be reached."""
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
-        return ShardClient(
-            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
-        )
+        return ShardClient(self.address, **self._to_members())
 
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
-        return AllocationClient(
-            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
-        )
+        return AllocationClient(self.address, **self._to_members())
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
-        return RecoveryClient(
-            self.address, auth=self.member_auth(), on_passed_over=self._on_passed_over, tls=self.tls
-        )
+        return RecoveryClient(self.address, **self._to_members())
 
     def journals(self, fragments: DirectFragments = BY_URL) -> JournalClient:
         """Return a client of the brokers' Journal service.
@@ -73,9 +124,13 @@ class Connection:
         policy = TransportPolicy(tls=self.tls, fragments=fragments)
         return JournalClient(self.broker, auth=self.broker_auth(), policy=policy)
 
+    def _to_members(self) -> _ToMembers:
+        return {"auth": self.member_auth(), "on_passed_over": self._on_passed_over, "tls": self.tls}
+
     def _on_passed_over(self, error: EndpointError) -> None:
+        # The answer comes from another address, so this is no error.
         if not self.quiet:
-            _tell_passed_over(error)
+            say(f"{error.address} cannot be reached ({error.detail}); asking another member")
 
     def member_auth(self) -> ClientAuth | None:
         """Return what authorizes requests to members; None without credentials.
@@ -94,25 +149,11 @@ class Connection:
         return KeyedAuth(keys) if keys else self.member_auth()
 
 
-_CONNECTION_PARAMETERS = (
-    *(name for name in Connection.__dataclass_fields__ if name not in {"tls", "quiet"}),
-    *("tls_ca", "tls_cert", "tls_key"),
-)
-
-
 _CREDENTIALS = (
     ("auth_keys", "auth_keys_file", "token_file"),
     ("broker_auth_keys", "broker_auth_keys_file"),
 )
 """Options of which one given by a flag or the environment replaces all that the file says."""
-
-
-def _use_context(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Make a context's values the defaults of the command, before its other options are read."""
-    del param
-    with errors_in_one_line():
-        values = context_values(read_contexts(), value or "")
-    ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
 def _drop_overridden(ctx: click.Context, options: dict[str, Any]) -> None:
@@ -126,96 +167,17 @@ def _drop_overridden(ctx: click.Context, options: dict[str, Any]) -> None:
                     options[name] = None
 
 
-def _connection_of(options: dict[str, Any], *, quiet: bool = False) -> Connection:
-    """Return the connection of options, which are removed from those of the command."""
-    options["tls"] = take_tls(options)
-    own = {name: options.pop(name) for name in Connection.__dataclass_fields__ if name != "quiet"}
-    return Connection(**own, quiet=quiet)
+def take_connection(values: dict[str, Any]) -> Connection:
+    """Return the connection of a command line; its values are removed from `values`, which are by name.
+
+    Raises:
+        ValidationError: options of TLS lack each other.
+    """
+    _drop_overridden(click.get_current_context(), values)
+    return options_from(Connection, values)
 
 
 def quiet_connection(ctx: click.Context) -> Connection:
     """Return the connection of a command line that is being completed: it says nothing."""
-    options = {name: ctx.params.get(name) for name in _CONNECTION_PARAMETERS}
-    return _connection_of(options, quiet=True)
-
-
-def connection_options(command: CommandT) -> CommandT:
-    """Add the connection options, and pass the connection to the command as its first argument."""
-
-    @click.option(
-        "--context",
-        envvar="BROADSHEET_CONTEXT",
-        show_envvar=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_use_context,
-        shell_complete=complete_contexts,
-        help="Addresses and credentials of this name in the configuration file; its current one if absent.",
-    )
-    @click.option(
-        "--address",
-        envvar="CONSUMER_ADDRESS",
-        default=CONSUMER_ADDRESS_DEFAULT,
-        show_default=True,
-        show_envvar=True,
-        help="Any member of the consumer group; several, separated by commas, in case one is gone.",
-    )
-    @click.option(
-        "--broker",
-        envvar="BROKER_ADDRESS",
-        default=BROKER_ADDRESS_DEFAULT,
-        show_default=True,
-        show_envvar=True,
-        help="Any journal broker; several, separated by commas, in case one is gone.",
-    )
-    @click.option(
-        "--auth-keys",
-        envvar="AUTH_KEYS",
-        default="",
-        show_default=False,
-        show_envvar=True,
-        help="Base64 keys, the first of which signs our requests.",
-    )
-    @click.option(
-        "--auth-keys-file",
-        envvar="AUTH_KEYS_FILE",
-        type=click.Path(path_type=Path),
-        show_envvar=True,
-        help="File with such keys, in place of --auth-keys.",
-    )
-    @click.option(
-        "--broker-auth-keys",
-        envvar="BROKER_AUTH_KEYS",
-        default="",
-        show_default=False,
-        show_envvar=True,
-        help="The same for the broker, if its keys are others.",
-    )
-    @click.option(
-        "--broker-auth-keys-file",
-        envvar="BROKER_AUTH_KEYS_FILE",
-        type=click.Path(path_type=Path),
-        show_envvar=True,
-        help="File with such keys, in place of --broker-auth-keys.",
-    )
-    @click.option(
-        "--token-file",
-        envvar="AUTH_TOKEN_FILE",
-        type=click.Path(path_type=Path),
-        show_envvar=True,
-        help="File with a token that our requests show, in place of one signed with keys.",
-    )
-    @client_tls_options
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        _drop_overridden(click.get_current_context(), kwargs)
-        with errors_in_one_line():
-            connection = _connection_of(kwargs)
-        return command(connection, *args, **kwargs)
-
-    return wrapped  # type: ignore[return-value]  # click calls it by keyword
-
-
-def _tell_passed_over(error: EndpointError) -> None:
-    """Report on stderr that an address cannot be used, because the answer comes from another one."""
-    say(f"{error.address} cannot be reached ({error.detail}); asking another member")
+    values = {str(param.name): ctx.params.get(str(param.name)) for param in ctx.command.params}
+    return replace(options_from(Connection, values), quiet=True)

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.cli.command import command_options, option
+from broadsheet.cli.options import command_options, option
 
 _FILE: Final = click.Path(path_type=Path, exists=True)
 

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.messages import counted
 from broadsheet.cli.output.tables import print_table
@@ -20,15 +21,13 @@ from broadsheet.wire.allocation_pb2 import ExplainedReplica, ExplainResponse
 
 
 @command_options
-class ExplainOptions:
-    """Options of `explain`."""
-
+class _ExplainOptions:
     shard: ShardId
     output: Output
 
 
-@cluster_command("explain", ExplainOptions)
-async def explain(connection: Connection, options: ExplainOptions) -> None:
+@cluster_command("explain", _ExplainOptions)
+async def explain(connection: Connection, options: _ExplainOptions) -> None:
     """Explain a shard's placement, and what it waits for.
 
     A shard that failed, is stalled, held back or cut off from its broker: that comes first, with the cause, the line

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from broadsheet.cli.command import Group
+from broadsheet.cli.options import Group
 from broadsheet.journals.direct_fragments import DirectFragments
 
 FRAGMENTS: Final = Group(

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from broadsheet.cli.command import argument, command_options, make_command, option
+from broadsheet.cli.command import make_command
 from broadsheet.cli.new_project import (
     files_of,
     require_empty,
@@ -16,6 +16,7 @@ from broadsheet.cli.new_project import (
     summaries,
     template_names,
 )
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.messages import say
 
 _HELP: Final = """Make a small tested project in a new folder.
@@ -35,9 +36,7 @@ _HELP: Final = """Make a small tested project in a new folder.
 
 
 @command_options
-class InitOptions:
-    """Options of `init`."""
-
+class _InitOptions:
     name: str = argument()
     template: str = option(
         "Where to begin.", "-t", type=click.Choice(template_names()), default="counter"
@@ -48,7 +47,7 @@ class InitOptions:
     )
 
 
-def _make_project(options: InitOptions) -> None:
+def _make_project(options: _InitOptions) -> None:
     target = Path(options.name) if options.directory is None else options.directory
     require_name(options.name)
     require_empty(target)
@@ -60,5 +59,5 @@ def _make_project(options: InitOptions) -> None:
 
 
 init_project = make_command(
-    "init", InitOptions, _make_project, help=cleandoc(_HELP).replace("TEMPLATES", summaries())
+    "init", _InitOptions, _make_project, help=cleandoc(_HELP).replace("TEMPLATES", summaries())
 )

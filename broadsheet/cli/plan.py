@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -32,9 +33,7 @@ NUMBER_MAX = 2**32 - 1
 
 
 @command_options
-class PlanOptions:
-    """Options of `plan`."""
-
+class _PlanOptions:
     specs: Path | None = option(
         "YAML file of shard specs to apply; - reads standard input.",
         "-f",
@@ -52,8 +51,8 @@ class PlanOptions:
     output: Output
 
 
-@cluster_command("plan", PlanOptions)
-async def plan(connection: Connection, options: PlanOptions) -> None:
+@cluster_command("plan", _PlanOptions)
+async def plan(connection: Connection, options: _PlanOptions) -> None:
     """Print what a change would move, without changing anything.
 
     Without options: what the cluster still has to do. A plan that is applied is carried out exactly as printed, or

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import command_options, option, plain_command
+from broadsheet.cli.command import plain_command
 from broadsheet.cli.durations import parse_duration
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import OutputFormat, print_fields
 from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.errors import ValidationError
@@ -17,9 +18,7 @@ from broadsheet.wire.selector_text import format_selector, parse_selector
 
 
 @command_options
-class TokenOptions:
-    """Options of `token`."""
-
+class _TokenOptions:
     capabilities: tuple[str, ...] = option(
         "LIST, READ, APPEND, APPLY, REPLICATE, ALL, or an application's number; repeat it for more.",
         "-c",
@@ -47,8 +46,8 @@ class TokenOptions:
     )
 
 
-@plain_command("token", TokenOptions)
-def token(options: TokenOptions) -> None:
+@plain_command("token", _TokenOptions)
+def token(options: _TokenOptions) -> None:
     """Print a token signed with the cluster's keys.
 
     Give it to callers that should not have the keys: `--token-file` shows it. A token cannot be withdrawn before it
@@ -81,7 +80,7 @@ def token(options: TokenOptions) -> None:
         print_table(["FIELD", "VALUE"], [[name, text] for name, text in fields.items()])
 
 
-def _claims(options: TokenOptions) -> Claims:
+def _claims(options: _TokenOptions) -> Claims:
     duration = parse_duration(options.life, "--life").ToTimedelta()
     if duration <= timedelta():
         raise ValidationError("--life", f"expected more than nothing, got {options.life}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import argument, command_options, plain_command
+from broadsheet.cli.command import plain_command
 from broadsheet.cli.context_file import (
     complete_contexts,
     context_values,
@@ -10,20 +10,19 @@ from broadsheet.cli.context_file import (
     read_contexts,
     with_current,
 )
+from broadsheet.cli.options import argument, command_options
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.text_files import read_text
 from broadsheet.runtime.errors import ValidationError
 
 
 @command_options
-class UseOptions:
-    """Options of `use`."""
-
+class _UseOptions:
     name: str = argument(shell_complete=complete_contexts)
 
 
-@plain_command("use", UseOptions)
-def use_context(options: UseOptions) -> None:
+@plain_command("use", _UseOptions)
+def use_context(options: _UseOptions) -> None:
     """Make NAME the current context.
 
     \b

@@ -14,9 +14,10 @@ from typing import Annotated, Final
 import click
 
 from broadsheet.cli.application_name import load_application
-from broadsheet.cli.command import argument, command_options, option, plain_command
+from broadsheet.cli.command import plain_command
 from broadsheet.cli.dev.cluster import Declared, DevCluster, require_free
 from broadsheet.cli.journals.space import read_journal_changes
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.project import FILE, TABLE, Project, read_project
 from broadsheet.cli.shards.space import read_shard_changes
 from broadsheet.cli.specs.changes import ANY_REVISION
@@ -37,9 +38,7 @@ _SPECS: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @command_options
-class DevOptions:
-    """Options of `dev`."""
-
+class _DevOptions:
     app: str | None = argument(required=False)
     journals: Path | None = option("Journal specs to apply first.", type=_SPECS)
     specs: Path | None = option("Shard specs to apply once members serve.", type=_SPECS)
@@ -67,8 +66,8 @@ class DevOptions:
     traces: Annotated[bool, traces_option]
 
 
-@plain_command("dev", DevOptions, short_help="Run a whole cluster on this machine until Ctrl-C.")
-def dev(options: DevOptions) -> None:
+@plain_command("dev", _DevOptions, short_help="Run a whole cluster on this machine until Ctrl-C.")
+def dev(options: _DevOptions) -> None:
     """Run etcd, a broker and members of the application APP until Ctrl-C.
 
     Without APP, the application and the files of specs are those of the project in the current folder: see

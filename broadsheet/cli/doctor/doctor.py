@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.doctor.examination import Examination
 from broadsheet.cli.doctor.findings import Finding, Severity
 from broadsheet.cli.etcd_options import EtcdCredentials
 from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 
 
 @command_options
-class DoctorOptions:
-    """Options of `doctor`."""
-
+class _DoctorOptions:
     endpoints: str = option(
         "Comma-separated endpoints of etcd, to examine that, too.",
         "--etcd",
@@ -30,8 +29,8 @@ class DoctorOptions:
     output: Output
 
 
-@cluster_command("doctor", DoctorOptions)
-async def doctor(connection: Connection, options: DoctorOptions) -> ExitStatus:
+@cluster_command("doctor", _DoctorOptions)
+async def doctor(connection: Connection, options: _DoctorOptions) -> ExitStatus:
     """Examine the cluster: what is wrong, and what to do about it.
 
     Etcd, members, shards, brokers and their disks, clocks, versions, certificates. Ends with status 1 if

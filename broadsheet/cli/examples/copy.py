@@ -6,25 +6,24 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import argument, command_options, option, plain_command
+from broadsheet.cli.command import plain_command
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.examples.installed import EXAMPLES, PACKAGE, installed_examples
 from broadsheet.cli.new_project import PASSED_OVER, require_empty, require_name
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.messages import say
 
 
 @command_options
-class CopyOptions:
-    """Options of `examples copy`."""
-
+class _CopyOptions:
     name: str = argument()
     directory: Path | None = option(
         "Folder of the copy, in place of NAME.", type=click.Path(path_type=Path)
     )
 
 
-@plain_command("copy", CopyOptions)
-def copy_example(options: CopyOptions) -> None:
+@plain_command("copy", _CopyOptions)
+def copy_example(options: _CopyOptions) -> None:
     """Copy an example into a folder, to change it.
 
     The folder is a package of its own, which imports nothing of the original.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import command_options, plain_command
+from broadsheet.cli.command import plain_command
 from broadsheet.cli.examples.installed import installed_examples
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 
 
 @command_options
-class ListOptions:
-    """Options of `examples list`."""
-
+class _ListOptions:
     output: Output
 
 
-@plain_command("list", ListOptions)
-def list_examples(options: ListOptions) -> None:
+@plain_command("list", _ListOptions)
+def list_examples(options: _ListOptions) -> None:
     """List the examples that are installed, with their applications and the paths of their files.
 
     \b

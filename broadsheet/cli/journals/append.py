@@ -7,10 +7,11 @@ from typing import BinaryIO
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.line_check import LineCheck, line_check
 from broadsheet.cli.names import JournalName
+from broadsheet.cli.options import command_options, flag, option
 from broadsheet.cli.output.messages import say
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
@@ -21,9 +22,7 @@ APPEND_BYTES_MAX = 4 * 1024 * 1024
 
 
 @command_options
-class AppendOptions:
-    """Options of `append`."""
-
+class _AppendOptions:
     journal: JournalName
     stream: BinaryIO = option(
         "What to append; standard input if absent.",
@@ -37,8 +36,8 @@ class AppendOptions:
     )
 
 
-@cluster_command("append", AppendOptions)
-async def append_journal(connection: Connection, options: AppendOptions) -> None:
+@cluster_command("append", _AppendOptions)
+async def append_journal(connection: Connection, options: _AppendOptions) -> None:
     """Append bytes to a journal. Each append of at most 4 MiB is atomic.
 
     Bytes are appended as they are. `shardctl journals publish` writes messages with UUIDs, of any content type.

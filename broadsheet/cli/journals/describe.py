@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.users import uses_of
 from broadsheet.cli.names import JournalName
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.tables import print_facts, print_sections
 from broadsheet.cli.shards.state import status_of
@@ -19,16 +19,14 @@ from broadsheet.runtime.errors import BroadsheetError
 from broadsheet.wire import shard_pb2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOptions:
-    """Options of `describe`."""
-
+@command_options
+class _DescribeOptions:
     journal: JournalName
     output: Output
 
 
-@cluster_command("describe", DescribeOptions)
-async def describe_journal(connection: Connection, options: DescribeOptions) -> None:
+@cluster_command("describe", _DescribeOptions)
+async def describe_journal(connection: Connection, options: _DescribeOptions) -> None:
     """Show all that is known of a journal.
 
     Its spec, where it is served, how much it holds, and which shards read it or record into it. What cannot be asked

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 from rich.filesize import decimal
 
-from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
 from broadsheet.cli.names import JournalName
+from broadsheet.cli.options import command_options, flag, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.tables import print_table
 from broadsheet.wire import journal_pb2
@@ -19,9 +20,7 @@ SIGNED_SECONDS = 3600.0
 
 
 @command_options
-class FragmentsOptions:
-    """Options of `fragments`."""
-
+class _FragmentsOptions:
     journal: JournalName
     since: str = option(
         "Only those stored in the last 90s, 2h, ...", default="", show_default=False
@@ -32,8 +31,8 @@ class FragmentsOptions:
     output: Output
 
 
-@cluster_command("fragments", FragmentsOptions)
-async def list_fragments(connection: Connection, options: FragmentsOptions) -> None:
+@cluster_command("fragments", _FragmentsOptions)
+async def list_fragments(connection: Connection, options: _FragmentsOptions) -> None:
     """List the fragments of a journal.
 
     \b

@@ -7,27 +7,26 @@ from itertools import takewhile
 
 from rich.filesize import decimal
 
-from broadsheet.cli.command import Selector, cluster_command, command_options, flag
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import format_duration
 from broadsheet.cli.journals.selection import listed_journals
 from broadsheet.cli.names import JournalNames
+from broadsheet.cli.options import Selector, command_options, flag
 from broadsheet.cli.output.tables import print_table
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire import journal_pb2
 
 
 @command_options
-class PruneOptions:
-    """Options of `prune`."""
-
+class _PruneOptions:
     journals: JournalNames
     selector: Selector
     dry_run: bool = flag("Print what would go; change nothing.")
 
 
-@cluster_command("prune", PruneOptions)
-async def prune_journals(connection: Connection, options: PruneOptions) -> None:
+@cluster_command("prune", _PruneOptions)
+async def prune_journals(connection: Connection, options: _PruneOptions) -> None:
     """Remove fragments that are older than their journal's retention.
 
     A journal without a retention keeps everything, and the newest fragment always stays. Only this project's brokers

@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from broadsheet.cli.application_name import load_attribute
-from broadsheet.cli.command import argument, cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.line_input import LineBlock, line_blocks, size_of
 from broadsheet.cli.names import complete_journals
+from broadsheet.cli.options import argument, command_options, flag, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.progress import Unit, progress_display
@@ -31,9 +32,7 @@ ROWS_MAX: Final = 10_000
 
 
 @command_options
-class PublishOptions:
-    """Options of `journals publish`."""
-
+class _PublishOptions:
     name: str = argument(required=False, default="", shell_complete=complete_journals)
     selector: str = option(
         "Label selector, in place of NAME.", "-l", default="", show_default=False
@@ -173,7 +172,7 @@ def _reason(error: Exception) -> str:
 class _Publication:
     """The publication of one input, and what became of it so far."""
 
-    def __init__(self, writer: MessageWriter, topic: Topic, options: PublishOptions) -> None:
+    def __init__(self, writer: MessageWriter, topic: Topic, options: _PublishOptions) -> None:
         self._writer = writer
         self._topic = topic
         self._mapping = topic.mapping(options.key, options.rule)
@@ -237,8 +236,8 @@ def _unacknowledged(published: MappingOf[str, PublishedRange]) -> str:
     )
 
 
-@cluster_command("publish", PublishOptions)
-async def publish_messages(connection: Connection, options: PublishOptions) -> None:
+@cluster_command("publish", _PublishOptions)
+async def publish_messages(connection: Connection, options: _PublishOptions) -> None:
     """Publish JSON lines as messages.
 
     NAME is a journal, or, up to and with a slash, the beginning of journals' names. Each line is a message as
@@ -267,7 +266,7 @@ async def publish_messages(connection: Connection, options: PublishOptions) -> N
     _print(published, options.output)
 
 
-def _message_class(options: PublishOptions) -> type[Any] | None:
+def _message_class(options: _PublishOptions) -> type[Any] | None:
     if options.message_type is None:
         return None
     found: type[Any] = load_attribute(options.message_type, option="--message-type")

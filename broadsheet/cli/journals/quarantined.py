@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 
 
 @command_options
-class QuarantinedOptions:
-    """Options of `quarantined`."""
-
+class _QuarantinedOptions:
     purge: str | None = option("Remove this entry for ever instead.", metavar="ID")
 
 
-@cluster_command("quarantined", QuarantinedOptions)
-async def quarantined(connection: Connection, options: QuarantinedOptions) -> None:
+@cluster_command("quarantined", _QuarantinedOptions)
+async def quarantined(connection: Connection, options: _QuarantinedOptions) -> None:
     """List unknown entries that the broker moved to quarantine.
 
     To put an entry back, stop the broker and run it once with --restore-quarantined ID.

@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from broadsheet.cli.application_name import load_attribute
-from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.fragment_options import FRAGMENTS
 from broadsheet.cli.names import JournalName
+from broadsheet.cli.options import command_options, flag, option
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.content_type import ContentType
 from broadsheet.journals.content.registry import content_of
@@ -27,9 +28,7 @@ from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
 
 @command_options
-class ReadOptions:
-    """Options of `read`."""
-
+class _ReadOptions:
     journal: JournalName
     offset: int = option("First byte; -1 is the write head.", type=int, default=0)
     end_offset: int = option("Stop before this byte.", type=click.IntRange(min=0), default=0)
@@ -41,8 +40,8 @@ class ReadOptions:
     fragments: Annotated[DirectFragments, FRAGMENTS]
 
 
-@cluster_command("read", ReadOptions)
-async def read_journal(connection: Connection, options: ReadOptions) -> None:
+@cluster_command("read", _ReadOptions)
+async def read_journal(connection: Connection, options: _ReadOptions) -> None:
     """Write a journal's bytes to standard output.
 
     With --messages, write its committed messages instead, each once and as JSON, whatever the
@@ -63,7 +62,7 @@ async def read_journal(connection: Connection, options: ReadOptions) -> None:
         await (_write_messages if options.messages else _write_bytes)(client, options)
 
 
-async def _write_bytes(client: JournalClient, options: ReadOptions) -> None:
+async def _write_bytes(client: JournalClient, options: _ReadOptions) -> None:
     reader = client.reader(
         options.journal, offset=options.offset, block=options.block, end_offset=options.end_offset
     )
@@ -72,7 +71,7 @@ async def _write_bytes(client: JournalClient, options: ReadOptions) -> None:
         sys.stdout.buffer.flush()
 
 
-async def _write_messages(client: JournalClient, options: ReadOptions) -> None:
+async def _write_messages(client: JournalClient, options: _ReadOptions) -> None:
     source, content = await _open_messages(client, options.journal, options.message_type)
     read = source.committed(
         offset=options.offset, end_offset=options.end_offset, block=options.block

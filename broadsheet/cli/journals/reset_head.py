@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
-from broadsheet.cli.command import Selector, cluster_command
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.selection import selected_names
 from broadsheet.cli.names import JournalNames
+from broadsheet.cli.options import Selector, command_options
 from broadsheet.journals.errors import WrongAppendOffsetError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetHeadOptions:
-    """Options of `reset-head`."""
-
+@command_options
+class _ResetHeadOptions:
     journals: JournalNames
     selector: Selector
 
 
-@cluster_command("reset-head", ResetHeadOptions)
-async def reset_head(connection: Connection, options: ResetHeadOptions) -> None:
+@cluster_command("reset-head", _ResetHeadOptions)
+async def reset_head(connection: Connection, options: _ResetHeadOptions) -> None:
     """Accept that the end of journals was lost.
 
     For journals whose appends are refused because of "a fragment index beyond its write head": they continue at the

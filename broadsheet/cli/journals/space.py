@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from broadsheet.cli.durations import format_duration, parse_duration
-from broadsheet.cli.shards.space import LabelNode, union_by_name
+from broadsheet.cli.shards.space import LabelNode, label_nodes, union_by_name
 from broadsheet.cli.specs.files import errors_name_places, require_distinct
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.yaml_documents import decode_yaml, encode_yaml
@@ -42,6 +42,10 @@ class FragmentNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     retention: str = ""
     flush_interval: str = ""
     path_postfix_template: str = ""
+
+
+_DURATIONS = ("refresh_interval", "retention", "flush_interval")
+"""Fields that are durations in the spec, under the same names."""
 
 
 class SuspendNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
@@ -213,7 +217,7 @@ def _fill_fragment(fragment: journal_pb2.JournalSpec.Fragment, node: JournalNode
         fragment.compression_codec = journal_pb2.CompressionCodec.ValueType(number)
     fragment.stores.extend(node.fragment.stores)
     fragment.path_postfix_template = node.fragment.path_postfix_template
-    for name in ("refresh_interval", "retention", "flush_interval"):
+    for name in _DURATIONS:
         text = getattr(node.fragment, name)
         if text:
             getattr(fragment, name).CopyFrom(parse_duration(text, f"{path}.{name}"))
@@ -238,15 +242,13 @@ def _node_of(listed: journal_pb2.ListResponse.Journal) -> JournalNode:
         name=spec.name,
         revision=listed.mod_revision,
         replication=spec.replication,
-        labels=tuple(LabelNode(name=label.name, value=label.value) for label in spec.labels.labels),
+        labels=label_nodes(spec.labels),
         fragment=FragmentNode(
             length=fragment.length,
             compression_codec=journal_pb2.CompressionCodec.Name(fragment.compression_codec),
             stores=tuple(fragment.stores),
-            refresh_interval=format_duration(fragment.refresh_interval),
-            retention=format_duration(fragment.retention),
-            flush_interval=format_duration(fragment.flush_interval),
             path_postfix_template=fragment.path_postfix_template,
+            **{name: format_duration(getattr(fragment, name)) for name in _DURATIONS},
         ),
         flags=journal_pb2.JournalSpec.Flag.Name(journal_pb2.JournalSpec.Flag.ValueType(spec.flags))
         if spec.flags

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import Selector, cluster_command, command_options, flag
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.selection import selected_names
 from broadsheet.cli.names import JournalNames
+from broadsheet.cli.options import Selector, command_options, flag
 
 
 @command_options
-class SuspendOptions:
-    """Options of `suspend`."""
-
+class _SuspendOptions:
     journals: JournalNames
     selector: Selector
     force: bool = flag("Also those whose content was stored too short a time ago.")
 
 
-@cluster_command("suspend", SuspendOptions)
-async def suspend_journals(connection: Connection, options: SuspendOptions) -> None:
+@cluster_command("suspend", _SuspendOptions)
+async def suspend_journals(connection: Connection, options: _SuspendOptions) -> None:
     """Suspend journals that nobody appends to.
 
     An empty journal is suspended fully; any other can still be read. The next append resumes it. Without --force, only

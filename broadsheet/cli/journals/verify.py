@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import click
 
-from broadsheet.cli.command import Selector, argument, cluster_command, command_options, flag
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import complete_journals
+from broadsheet.cli.options import Selector, argument, command_options, flag
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.journals.client import JournalClient
@@ -19,9 +20,7 @@ from broadsheet.wire.labels import parse_selector
 
 
 @command_options
-class VerifyOptions:
-    """Options of `verify`."""
-
+class _VerifyOptions:
     journal: str | None = argument(required=False, shell_complete=complete_journals)
     selector: Selector
     discard_damaged: bool = flag(
@@ -29,8 +28,8 @@ class VerifyOptions:
     )
 
 
-@cluster_command("verify", VerifyOptions)
-async def verify_journals(connection: Connection, options: VerifyOptions) -> None:
+@cluster_command("verify", _VerifyOptions)
+async def verify_journals(connection: Connection, options: _VerifyOptions) -> None:
     """Compare stored fragments with their checksums.
 
     The broker reads every sealed fragment of the journals. Exits with status 1 if anything is damaged

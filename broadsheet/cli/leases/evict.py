@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broadsheet.cli.command import YesOrDryRun, argument, command_options, option
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.leases.command import store_command
+from broadsheet.cli.options import YesOrDryRun, argument, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -19,9 +19,7 @@ from broadsheet.runtime.errors import ValidationError
 
 
 @command_options
-class EvictOptions:
-    """Options of `evict`."""
-
+class _EvictOptions:
     store: str = argument()
     keys: tuple[str, ...] = argument(nargs=-1, metavar="[KEY]...")
     owner: str | None = option("Only what this worker owns; without KEYs, all that it owns.")
@@ -29,8 +27,8 @@ class EvictOptions:
     output: Output
 
 
-@store_command("evict", EvictOptions)
-async def evict_leases(options: EvictOptions) -> None:
+@store_command("evict", _EvictOptions)
+async def evict_leases(options: _EvictOptions) -> None:
     """Take leases from their owners.
 
     Checkpoints stay. An owner that lives learns of it at its next write, and may take the lease again; in a hand-off

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import argument, command_options
 from broadsheet.cli.leases.command import store_command
+from broadsheet.cli.options import argument, command_options
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.migration.export_file import export_lines
@@ -14,14 +14,12 @@ from broadsheet.leases.opening import existing_store
 
 
 @command_options
-class ExportOptions:
-    """Options of `export`."""
-
+class _ExportOptions:
     store: str = argument()
 
 
-@store_command("export", ExportOptions)
-async def export_leases(options: ExportOptions) -> None:
+@store_command("export", _ExportOptions)
+async def export_leases(options: _ExportOptions) -> None:
     """Print all leases as JSON lines, for `shardctl leases import`.
 
     Nothing is changed. What workers commit meanwhile may be in it or not, lease by lease.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from broadsheet.cli.command import YesOrDryRun, argument, command_options, flag, option
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import position_fields
+from broadsheet.cli.options import YesOrDryRun, argument, command_options, flag, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -31,9 +31,7 @@ from broadsheet.runtime.errors import ValidationError
 
 
 @command_options
-class ImportOptions:
-    """Options of `import`."""
-
+class _ImportOptions:
     source: str = argument(metavar="FROM")
     target: str = argument(metavar="TO")
     yes: YesOrDryRun
@@ -48,9 +46,9 @@ class ImportOptions:
 
 
 @store_command(
-    "import", ImportOptions, short_help="Move leases and checkpoints into another store."
+    "import", _ImportOptions, short_help="Move leases and checkpoints into another store."
 )
-async def import_leases(options: ImportOptions) -> None:
+async def import_leases(options: _ImportOptions) -> None:
     """Move leases and checkpoints from a store, or an exported file, to another store.
 
     FROM stays as it is. A checkpoint of TO never goes back, what somebody holds there is left alone, and leases that
@@ -98,7 +96,7 @@ def _records_in(text: str) -> tuple[LeaseRecord, ...]:
 
 
 async def _imported(
-    wanted: Sequence[LeaseRecord], address: StoreAddress, options: ImportOptions
+    wanted: Sequence[LeaseRecord], address: StoreAddress, options: _ImportOptions
 ) -> tuple[tuple[Action, ...], int]:
     """Return the actions, done or planned, and the number of leases that only the target has."""
     if not options.yes and missing_file(address) is not None:
@@ -115,7 +113,7 @@ def _planned(
     wanted: Sequence[LeaseRecord],
     there: Sequence[Versioned],
     address: StoreAddress,
-    options: ImportOptions,
+    options: _ImportOptions,
 ) -> tuple[tuple[Action, ...], int]:
     by_key = {found.record.key: found for found in there}
     layout = LAYOUTS[address.layout]

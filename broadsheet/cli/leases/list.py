@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import argument, command_options, option
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import lease_fields
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
@@ -16,9 +16,7 @@ from broadsheet.leases.opening import existing_store
 
 
 @command_options
-class ListOptions:
-    """Options of `list`."""
-
+class _ListOptions:
     store: str = argument()
     owner: str | None = option("Only what this worker owns.")
     watch_seconds: float | None = option(
@@ -31,8 +29,8 @@ class ListOptions:
     output: Output
 
 
-@store_command("list", ListOptions, short_help="List leases, their owners and checkpoints.")
-async def list_leases(options: ListOptions) -> None:
+@store_command("list", _ListOptions, short_help="List leases, their owners and checkpoints.")
+async def list_leases(options: _ListOptions) -> None:
     """List leases with their owners and checkpoints.
 
     \b

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import MemberIds
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.plan import require_members
 
 
 @command_options
-class CordonOptions:
-    """Options of `cordon` and `uncordon`."""
-
+class _CordonOptions:
     members: MemberIds
 
 
-@cluster_command("cordon", CordonOptions)
-async def cordon(connection: Connection, options: CordonOptions) -> None:
+@cluster_command("cordon", _CordonOptions)
+async def cordon(connection: Connection, options: _CordonOptions) -> None:
     """Keep new shards from each MEMBER (zone#suffix). What it has stays.
 
     All of them are cordoned, or none. A cordon ends with the member's process.
@@ -33,8 +32,8 @@ async def cordon(connection: Connection, options: CordonOptions) -> None:
     await _mark(connection, options.members, cordoned=True)
 
 
-@cluster_command("uncordon", CordonOptions)
-async def uncordon(connection: Connection, options: CordonOptions) -> None:
+@cluster_command("uncordon", _CordonOptions)
+async def uncordon(connection: Connection, options: _CordonOptions) -> None:
     """Let new shards come to each MEMBER (zone#suffix) again.
 
     \b

@@ -8,9 +8,10 @@ from contextlib import suppress
 
 import click
 
-from broadsheet.cli.command import Yes, cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import MemberIds
+from broadsheet.cli.options import Yes, command_options, flag, option
 from broadsheet.cli.output.messages import confirm, counted, say
 from broadsheet.cli.plan import print_plan, require_members
 from broadsheet.consumer.client import AllocationClient
@@ -24,9 +25,7 @@ LOOK_SECONDS = 0.2
 
 
 @command_options
-class DrainOptions:
-    """Options of `drain`."""
-
+class _DrainOptions:
     members: MemberIds
     dry_run: bool = flag("Print the plan; change nothing.")
     yes: Yes
@@ -38,8 +37,8 @@ class DrainOptions:
     )
 
 
-@cluster_command("drain", DrainOptions)
-async def drain(connection: Connection, options: DrainOptions) -> None:
+@cluster_command("drain", _DrainOptions)
+async def drain(connection: Connection, options: _DrainOptions) -> None:
     """Let each MEMBER (zone#suffix) hand its shards over and leave.
 
     The plan is shown, and refused if the cluster changed in between; with --yes, another is made. A drained member
@@ -61,7 +60,7 @@ async def drain(connection: Connection, options: DrainOptions) -> None:
             await _until_gone(client, {*options.members}, options.timeout)
 
 
-async def _drained(client: AllocationClient, options: DrainOptions) -> bool:
+async def _drained(client: AllocationClient, options: _DrainOptions) -> bool:
     """Show the plan of a drain and carry it out; return whether the members leave now.
 
     Raises:

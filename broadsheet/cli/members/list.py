@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.tables import print_table
 from broadsheet.wire.allocation_pb2 import ClusterMember
@@ -12,14 +13,12 @@ COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPO
 
 
 @command_options
-class ListOptions:
-    """Options of `list`."""
-
+class _ListOptions:
     output: Output
 
 
-@cluster_command("list", ListOptions)
-async def list_members(connection: Connection, options: ListOptions) -> None:
+@cluster_command("list", _ListOptions)
+async def list_members(connection: Connection, options: _ListOptions) -> None:
     """List each member, its replicas, and whether it accepts more.
 
     STATE is ready, cordoned or leaving.

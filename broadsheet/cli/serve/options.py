@@ -21,9 +21,9 @@ from broadsheet.allocator.policy import (
     PrimaryPolicy,
     TransitionPolicy,
 )
-from broadsheet.cli.command import Group, argument, command_options, flag, option
 from broadsheet.cli.etcd_options import EtcdCredentials
 from broadsheet.cli.fragment_options import FRAGMENTS
+from broadsheet.cli.options import Group, argument, command_options, flag, option
 from broadsheet.cli.serve.shard_options import SHARD_OPTIONS
 from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.member.config import MemberConfig

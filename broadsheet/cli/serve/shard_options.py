@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from broadsheet.cli.command import Group, Parameter
+from broadsheet.cli.options import Group, Parameter
 from broadsheet.consumer.shard.environment import ShardConfig
 
 _DEFAULTS: Final = ShardConfig()

@@ -13,6 +13,7 @@ from typing import Any
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
@@ -112,16 +113,14 @@ async def letters_of(journals: JournalClient, spec: ShardSpec) -> list[Letter]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLettersOptions:
-    """Options of `dead-letters`."""
-
+@command_options
+class _DeadLettersOptions:
     shard: ShardId
     output: Output
 
 
-@cluster_command("dead-letters", DeadLettersOptions)
-async def list_dead_letters(connection: Connection, options: DeadLettersOptions) -> None:
+@cluster_command("dead-letters", _DeadLettersOptions)
+async def list_dead_letters(connection: Connection, options: _DeadLettersOptions) -> None:
     """List the messages that a shard left out, and why.
 
     They are in the journal that the shard's label broadsheet.dev/dead-letter-journal names. LETTER is their offset

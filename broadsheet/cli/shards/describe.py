@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import format_duration
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import Output, OutputFormat, fields_of, print_fields
 from broadsheet.cli.output.tables import print_facts, print_sections, styled_state
 from broadsheet.cli.shards.selection import shard_of
@@ -30,16 +31,14 @@ MOVES_SHOWN = 10
 """Moves that a description shows, the newest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOptions:
-    """Options of `describe`."""
-
+@command_options
+class _DescribeOptions:
     shard: ShardId
     output: Output
 
 
-@cluster_command("describe", DescribeOptions)
-async def describe_shard(connection: Connection, options: DescribeOptions) -> None:
+@cluster_command("describe", _DescribeOptions)
+async def describe_shard(connection: Connection, options: _DescribeOptions) -> None:
     """Show all that is known of a shard.
 
     What is wrong with it, its spec, replicas, sources with lag, hints, and its last moves. What cannot be asked at the

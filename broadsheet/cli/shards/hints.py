@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from broadsheet.cli.command import cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options
 from broadsheet.cli.output.documents import OutputFormat, format_option, print_message
 
 
 @command_options
-class HintsOptions:
-    """Options of `hints`."""
-
+class _HintsOptions:
     shard: ShardId
     output: Annotated[OutputFormat, format_option(OutputFormat.JSON, OutputFormat.YAML)]
 
 
-@cluster_command("hints", HintsOptions)
-async def shard_hints(connection: Connection, options: HintsOptions) -> None:
+@cluster_command("hints", _HintsOptions)
+async def shard_hints(connection: Connection, options: _HintsOptions) -> None:
     """Print a shard's recovery hints.
 
     A shard without a recovery log has none.

@@ -6,10 +6,11 @@ from datetime import UTC
 
 import click
 
-from broadsheet.cli.command import argument, cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
 from broadsheet.cli.names import complete_shards
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
@@ -21,9 +22,7 @@ MOVE_COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "AC
 
 
 @command_options
-class MovesOptions:
-    """Options of `moves`."""
-
+class _MovesOptions:
     shard: str = argument(default="", shell_complete=complete_shards)
     member: str = option("Only this member's, zone#suffix.", default="", show_default=False)
     since: str = option("Only the last 90s, 2h, ...", default="", show_default=False)
@@ -33,8 +32,8 @@ class MovesOptions:
     output: Output
 
 
-@cluster_command("moves", MovesOptions)
-async def list_moves(connection: Connection, options: MovesOptions) -> None:
+@cluster_command("moves", _MovesOptions)
+async def list_moves(connection: Connection, options: _MovesOptions) -> None:
     """Show the moves of replicas: of SHARD, or of all.
 
     Oldest first, from the beginning of the move log. A replica that ended with its member's lease is not in it; what

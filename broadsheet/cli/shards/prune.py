@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from rich.filesize import decimal
 
-from broadsheet.cli.command import cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import parse_duration
+from broadsheet.cli.options import command_options, flag, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -18,9 +19,7 @@ from broadsheet.wire.recovery_pb2 import FragmentTally, PrunedLog
 
 
 @command_options
-class PruneOptions:
-    """Options of `prune`."""
-
+class _PruneOptions:
     dry_run: bool = flag("Print what would go and what stays; change nothing.")
     delay: str = option(
         "Remove only what a prune found dead at least so long ago, or, where backups of hints stand for it, "
@@ -31,8 +30,8 @@ class PruneOptions:
     output: Output
 
 
-@cluster_command("prune", PruneOptions)
-async def prune_shards(connection: Connection, options: PruneOptions) -> None:
+@cluster_command("prune", _PruneOptions)
+async def prune_shards(connection: Connection, options: _PruneOptions) -> None:
     """Remove fragments that no recovery needs from recovery logs.
 
     The hints of all shards of the cluster, backups too, say what is needed; there is nothing to select. What is in

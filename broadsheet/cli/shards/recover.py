@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
-from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.progress import Unit, progress_display
 from broadsheet.cli.output.tables import print_table
@@ -32,9 +33,7 @@ LOOK_SECONDS = 0.1
 
 
 @command_options
-class RecoverOptions:
-    """Options of `recover`."""
-
+class _RecoverOptions:
     shard: ShardId
     directory: Path = option(
         "Where the files go: a directory that is empty, or is not there yet.",
@@ -48,8 +47,8 @@ class RecoverOptions:
     )
 
 
-@cluster_command("recover", RecoverOptions)
-async def recover_shard(connection: Connection, options: RecoverOptions) -> None:
+@cluster_command("recover", _RecoverOptions)
+async def recover_shard(connection: Connection, options: _RecoverOptions) -> None:
     """Write a shard's files as its recovery log has them.
 
     The log is played to its end as of now, and nothing is written to it: a primary goes on undisturbed. Use the files

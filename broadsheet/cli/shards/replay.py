@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import click
 
-from broadsheet.cli.command import YesOrDryRun, cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import YesOrDryRun, command_options, flag, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.dead_letters import Letter, letters_of
 from broadsheet.cli.shards.selection import shard_of
@@ -25,9 +26,7 @@ from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
 
 @command_options
-class ReplayOptions:
-    """Options of `replay`."""
-
+class _ReplayOptions:
     shard: ShardId
     offsets: tuple[int, ...] = option(
         "Only this letter, as `shards dead-letters` lists it; may be repeated.",
@@ -42,8 +41,8 @@ class ReplayOptions:
     yes: YesOrDryRun
 
 
-@cluster_command("replay", ReplayOptions)
-async def replay(connection: Connection, options: ReplayOptions) -> None:
+@cluster_command("replay", _ReplayOptions)
+async def replay(connection: Connection, options: _ReplayOptions) -> None:
     """Publish messages that a shard left out once more.
 
     Once the application can digest them. They come to the end of their source, after all that is there. A letter that

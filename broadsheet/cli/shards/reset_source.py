@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.command import YesOrDryRun, argument, cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import complete_shards
+from broadsheet.cli.options import YesOrDryRun, argument, command_options, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.state import has_failed
@@ -22,9 +23,7 @@ HEAD = "head"
 
 
 @command_options
-class ResetSourceOptions:
-    """Options of `reset-source`."""
-
+class _ResetSourceOptions:
     shard: str = argument(required=False, default="", shell_complete=complete_shards)
     selector: str = option(
         "Instead of SHARD: all failed shards that match.", "-l", default="", show_default=False
@@ -40,8 +39,8 @@ class ResetSourceOptions:
     yes: YesOrDryRun
 
 
-@cluster_command("reset-source", ResetSourceOptions)
-async def reset_source(connection: Connection, options: ResetSourceOptions) -> None:
+@cluster_command("reset-source", _ResetSourceOptions)
+async def reset_source(connection: Connection, options: _ResetSourceOptions) -> None:
     """Make a shard continue in a source that was replaced.
 
     For a shard that failed because a source does not hold what the shard has read of it: a journal that was deleted and

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import DryRun, cluster_command, command_options, flag, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import DryRun, command_options, flag, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
@@ -15,9 +16,7 @@ from broadsheet.wire.recovery_pb2 import HintsSummary, Rewind
 
 
 @command_options
-class RewindOptions:
-    """Options of `rewind`."""
-
+class _RewindOptions:
     shard: ShardId
     backup: int | None = option(
         "Which backup of the hints to recover from; 0 is the newest.", type=click.IntRange(min=0)
@@ -33,8 +32,8 @@ class RewindOptions:
     output: Output
 
 
-@cluster_command("rewind", RewindOptions)
-async def rewind_shard(connection: Connection, options: RewindOptions) -> None:
+@cluster_command("rewind", _RewindOptions)
+async def rewind_shard(connection: Connection, options: _RewindOptions) -> None:
     """Make a shard recover from a backup of its hints, or from its whole log.
 
     For a shard whose primary hints are unusable. The backup and the primary hints change places, so the same command

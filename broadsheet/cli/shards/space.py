@@ -62,6 +62,10 @@ class ShardFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 FIELD_NAMES = ShardFields.__struct_fields__
+# Fields that a node and a spec have under one name.
+_AS_THEY_ARE = ("recovery_log_prefix", "hint_prefix", "disable", "disable_wait_for_ack")
+_INTEGERS = ("hint_backups", "hot_standbys", "ring_buffer_size", "read_channel_size")
+_DURATIONS = ("max_txn_duration", "min_txn_duration")
 
 
 class ShardNode(ShardFields, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -156,15 +160,12 @@ def _spec_of(shard: ShardNode, path: str) -> shard_pb2.ShardSpec:
             shard_pb2.ShardSpec.Source(journal=source.journal, min_offset=source.min_offset)
             for source in shard.sources
         ],
-        recovery_log_prefix=shard.recovery_log_prefix,
-        hint_prefix=shard.hint_prefix,
-        disable=shard.disable,
         labels=label_set(*((label.name, label.value) for label in shard.labels)),
-        disable_wait_for_ack=shard.disable_wait_for_ack,
+        **{name: getattr(shard, name) for name in _AS_THEY_ARE},
     )
-    for name in ("hint_backups", "hot_standbys", "ring_buffer_size", "read_channel_size"):
+    for name in _INTEGERS:
         _set_integer(spec, name, getattr(shard, name), path)
-    for name in ("max_txn_duration", "min_txn_duration"):
+    for name in _DURATIONS:
         text = getattr(shard, name)
         if text:
             getattr(spec, name).CopyFrom(parse_duration(text, f"{path}.{name}"))
@@ -180,28 +181,23 @@ def _set_integer(spec: shard_pb2.ShardSpec, name: str, value: int, path: str) ->
 
 def _node_of(listed: shard_pb2.ListResponse.Shard) -> ShardNode:
     spec = listed.spec
+    # Field values, typed by the struct that takes them.
+    values: dict[str, Any] = {name: getattr(spec, name) for name in (*_AS_THEY_ARE, *_INTEGERS)}
+    values |= {name: format_duration(getattr(spec, name)) for name in _DURATIONS}
+    sources = (
+        SourceNode(journal=each.journal, min_offset=each.min_offset) for each in spec.sources
+    )
     return ShardNode(
         id=spec.id,
         revision=listed.mod_revision,
-        sources=tuple(
-            SourceNode(journal=source.journal, min_offset=source.min_offset)
-            for source in spec.sources
-        ),
-        recovery_log_prefix=spec.recovery_log_prefix,
-        hint_prefix=spec.hint_prefix,
-        hint_backups=spec.hint_backups,
-        max_txn_duration=format_duration(spec.max_txn_duration),
-        min_txn_duration=format_duration(spec.min_txn_duration),
-        disable=spec.disable,
-        hot_standbys=spec.hot_standbys,
-        labels=_label_nodes(spec.labels),
-        disable_wait_for_ack=spec.disable_wait_for_ack,
-        ring_buffer_size=spec.ring_buffer_size,
-        read_channel_size=spec.read_channel_size,
+        sources=tuple(sources),
+        labels=label_nodes(spec.labels),
+        **values,
     )
 
 
-def _label_nodes(labels: journal_pb2.LabelSet) -> tuple[LabelNode, ...]:
+def label_nodes(labels: journal_pb2.LabelSet) -> tuple[LabelNode, ...]:
+    """Return a set of labels as the file has it."""
     return tuple(LabelNode(name=label.name, value=label.value) for label in labels.labels)
 
 

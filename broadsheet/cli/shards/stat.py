@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import click
 
-from broadsheet.cli.command import cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.errors import ValidationError
 
 
 @command_options
-class StatOptions:
-    """Options of `stat`."""
-
+class _StatOptions:
     shard: ShardId
     read_through: tuple[str, ...] = option(
         "Wait until the shard has read this far; may be repeated.",
@@ -30,8 +29,8 @@ class StatOptions:
     output: Output
 
 
-@cluster_command("stat", StatOptions)
-async def stat_shard(connection: Connection, options: StatOptions) -> None:
+@cluster_command("stat", _StatOptions)
+async def stat_shard(connection: Connection, options: _StatOptions) -> None:
     """Show the progress of a shard, as its primary reports it.
 
     \b

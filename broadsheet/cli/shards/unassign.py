@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from broadsheet.cli.command import argument, cluster_command, command_options, flag
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import complete_shards
+from broadsheet.cli.options import argument, command_options, flag
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.state import has_failed
@@ -15,17 +16,15 @@ from broadsheet.cli.specs.verb import SelectorInPlace
 
 
 @command_options
-class UnassignOptions:
-    """Options of `unassign`."""
-
+class _UnassignOptions:
     shard: tuple[str, ...] = argument(nargs=-1, shell_complete=complete_shards)
     selector: SelectorInPlace
     failed: bool = flag("Only replicas that FAILED.")
     dry_run: bool = flag("Print which shards would be unassigned, but change nothing.")
 
 
-@cluster_command("unassign", UnassignOptions)
-async def unassign_shards(connection: Connection, options: UnassignOptions) -> None:
+@cluster_command("unassign", _UnassignOptions)
+async def unassign_shards(connection: Connection, options: _UnassignOptions) -> None:
     """Restart shards.
 
     Each SHARD, or those that match. They are taken from their members; the allocator assigns them again.

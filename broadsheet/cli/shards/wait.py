@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from broadsheet.cli.command import Selector, cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardIds
+from broadsheet.cli.options import Selector, command_options, option
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.source_progress import progress_of
 from broadsheet.cli.shards.state import UNAVAILABLE, has_primary, status_of
@@ -83,9 +84,7 @@ class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in l
 
 
 @command_options
-class WaitOptions:
-    """Options of `wait`."""
-
+class _WaitOptions:
     shards: ShardIds
     selector: Selector
     condition: WaitCondition = option(
@@ -104,8 +103,8 @@ class WaitOptions:
     )
 
 
-@cluster_command("wait", WaitOptions)
-async def wait_for_shards(connection: Connection, options: WaitOptions) -> None:
+@cluster_command("wait", _WaitOptions)
+async def wait_for_shards(connection: Connection, options: _WaitOptions) -> None:
     """Wait until each shard is as it should be.
 
     Ends with status 4 if that takes too long, and says which shards are not.
@@ -126,7 +125,7 @@ async def wait_for_shards(connection: Connection, options: WaitOptions) -> None:
 class _Wait:
     """A wait for some shards."""
 
-    def __init__(self, client: ShardClient, journals: JournalClient, options: WaitOptions) -> None:
+    def __init__(self, client: ShardClient, journals: JournalClient, options: _WaitOptions) -> None:
         self._client = client
         self._journals = journals
         self._options = options

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import click
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.cli.command import Parameter, PerKind, command_options, option
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import Parameter, PerKind, command_options, option
 from broadsheet.cli.output.messages import confirm, counted, say
 from broadsheet.cli.specs.changes import (
     Outcome,
@@ -57,9 +57,7 @@ def _yes(kind: AnyKind) -> Parameter | None:
 
 
 @command_options
-class ApplyOptions:
-    """Options of `apply`."""
-
+class _ApplyOptions:
     filenames: tuple[Path, ...] = option(
         "Make the cluster as this file says, or a directory's files; - reads standard input. "
         "May be repeated.",
@@ -106,7 +104,7 @@ class ApplyOptions:
 
 
 async def _create_missing_logs(
-    client: Specs[SpecT], documents: Sequence[Document[SpecT]], options: ApplyOptions
+    client: Specs[SpecT], documents: Sequence[Document[SpecT]], options: _ApplyOptions
 ) -> None:
     """Check what specs refer to, and create the recovery logs that they name and that are not there.
 
@@ -131,7 +129,7 @@ async def _create_missing_logs(
         click.echo(f"{log.name} created{options.suffix}")
 
 
-async def _apply_files(kind: Kind[SpecT], connection: Connection, options: ApplyOptions) -> None:
+async def _apply_files(kind: Kind[SpecT], connection: Connection, options: _ApplyOptions) -> None:
     """Make the cluster as the files say, and tell what became of each spec."""
     documents = read_documents(kind, options.filenames)
     async with kind.over(connection) as client:
@@ -161,7 +159,7 @@ async def _apply_files(kind: Kind[SpecT], connection: Connection, options: Apply
 
 
 async def _apply_specs(
-    kind: Kind[SpecT], connection: Connection, specs: Path, options: ApplyOptions
+    kind: Kind[SpecT], connection: Connection, specs: Path, options: _ApplyOptions
 ) -> None:
     """Apply a file as it is: each revision must be what it says."""
     document = read_document(kind, specs, option="--specs")
@@ -180,7 +178,7 @@ async def _apply_specs(
     options.say_done(len(document.changes), revision)
 
 
-async def _apply(kind: Kind[SpecT], connection: Connection, options: ApplyOptions) -> None:
+async def _apply(kind: Kind[SpecT], connection: Connection, options: _ApplyOptions) -> None:
     if (options.specs is not None) == bool(options.filenames):
         raise click.UsageError("expected either --filename or --specs")
     if options.specs is not None:
@@ -189,4 +187,4 @@ async def _apply(kind: Kind[SpecT], connection: Connection, options: ApplyOption
         await _apply_files(kind, connection, options)
 
 
-APPLY: Final = SpecVerb("apply", ApplyOptions, _apply)
+APPLY: Final = SpecVerb("apply", _ApplyOptions, _apply)

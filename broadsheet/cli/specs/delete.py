@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import click
 
-from broadsheet.cli.command import DryRun, Yes
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import DryRun, Yes, command_options
 from broadsheet.cli.output.messages import confirm, counted
 from broadsheet.cli.specs.changes import apply_changes, require_unused
 from broadsheet.cli.specs.kind import Change, Kind, SpecT, Stored
@@ -19,16 +18,14 @@ NAMES_SHOWN = 10
 """Names in a question; the rest are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOptions(Selection):
-    """Options of `delete`."""
-
+@command_options
+class _DeleteOptions(Selection):
     dry_run: DryRun
     yes: Yes
     force: Force = False
 
 
-async def _delete(kind: Kind[SpecT], connection: Connection, options: DeleteOptions) -> None:
+async def _delete(kind: Kind[SpecT], connection: Connection, options: _DeleteOptions) -> None:
     async with kind.over(connection) as client:
         listed = await options.of(client)
         changes: list[Change[SpecT]] = [Change(each.name, None, each.revision) for each in listed]
@@ -50,4 +47,4 @@ def _names(listed: Sequence[Stored[SpecT]]) -> str:
     return ", ".join(each.name for each in listed[:NAMES_SHOWN]) + more
 
 
-DELETE: Final = SpecVerb("delete", DeleteOptions, _delete)
+DELETE: Final = SpecVerb("delete", _DeleteOptions, _delete)

@@ -7,9 +7,9 @@ from typing import Final
 
 import click
 
-from broadsheet.cli.command import command_options, option
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.cli.options import command_options, option
 from broadsheet.cli.specs.changes import compared, difference, print_difference
 from broadsheet.cli.specs.documents import changes_in, read_documents
 from broadsheet.cli.specs.kind import Kind, SpecT
@@ -17,9 +17,7 @@ from broadsheet.cli.specs.verb import SpecVerb
 
 
 @command_options
-class DiffOptions:
-    """Options of `diff`."""
-
+class _DiffOptions:
     filenames: tuple[Path, ...] = option(
         "File of specs, or directory of such; - is standard input. May be repeated.",
         "-f",
@@ -30,7 +28,7 @@ class DiffOptions:
     )
 
 
-async def _diff(kind: Kind[SpecT], connection: Connection, options: DiffOptions) -> ExitStatus:
+async def _diff(kind: Kind[SpecT], connection: Connection, options: _DiffOptions) -> ExitStatus:
     documents = read_documents(kind, options.filenames)
     async with kind.over(connection) as client:
         made = await compared(client, changes_in(documents))
@@ -40,4 +38,4 @@ async def _diff(kind: Kind[SpecT], connection: Connection, options: DiffOptions)
     return ExitStatus.DIFFERENT if texts else ExitStatus.DONE
 
 
-DIFF: Final = SpecVerb("diff", DiffOptions, _diff)
+DIFF: Final = SpecVerb("diff", _DiffOptions, _diff)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
 from typing import Final
 
 import click
 
-from broadsheet.cli.command import Yes
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import Yes, command_options
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.specs.changes import (
     Outcome,
@@ -25,15 +24,13 @@ from broadsheet.cli.specs.verb import Force, Selection, SpecVerb
 from broadsheet.runtime.errors import ValidationError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditOptions(Selection):
-    """Options of `edit`."""
-
+@command_options
+class _EditOptions(Selection):
     yes: Yes
     force: Force = False
 
 
-async def _edit(kind: Kind[SpecT], connection: Connection, options: EditOptions) -> None:
+async def _edit(kind: Kind[SpecT], connection: Connection, options: _EditOptions) -> None:
     async with kind.over(connection) as client:
         listed = await options.of(client)
         text = kind.text(listed)
@@ -49,7 +46,7 @@ async def _edit(kind: Kind[SpecT], connection: Connection, options: EditOptions)
 
 
 async def _apply_edited(
-    client: Specs[SpecT], text: str, listed: Sequence[Stored[SpecT]], options: EditOptions
+    client: Specs[SpecT], text: str, listed: Sequence[Stored[SpecT]], options: _EditOptions
 ) -> None:
     kind = type(client)
     asked = kind.read(text, "the edited text")
@@ -77,4 +74,4 @@ def _kept(text: str) -> str:
     return file.name
 
 
-EDIT: Final = SpecVerb("edit", EditOptions, _edit)
+EDIT: Final = SpecVerb("edit", _EditOptions, _edit)

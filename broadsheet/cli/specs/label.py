@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import click
 
-from broadsheet.cli.command import DryRun, Parameter, PerKind, command_options, flag
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import DryRun, Parameter, PerKind, command_options, flag
 from broadsheet.cli.specs.changes import apply_changes
 from broadsheet.cli.specs.kind import Change, Kind, SpecT
 from broadsheet.cli.specs.verb import AnyKind, Selection, SelectorInPlace, SpecVerb
@@ -30,9 +30,7 @@ def _words(kind: AnyKind) -> Parameter:
 
 
 @command_options
-class LabelOptions:
-    """Options of `label`."""
-
+class _LabelOptions:
     words: Annotated[tuple[str, ...], PerKind(_words)]
     """The name, unless there is a selector, and the edits."""
     selector: SelectorInPlace
@@ -92,7 +90,7 @@ def parse_label_edits(words: Sequence[str]) -> LabelEdits:
     return LabelEdits(wanted, frozenset(unwanted))
 
 
-async def _label(kind: Kind[SpecT], connection: Connection, options: LabelOptions) -> None:
+async def _label(kind: Kind[SpecT], connection: Connection, options: _LabelOptions) -> None:
     named = 0 if options.selector else 1
     wanted = parse_label_edits(options.words[named:])
     async with kind.over(connection) as client:
@@ -112,4 +110,4 @@ async def _label(kind: Kind[SpecT], connection: Connection, options: LabelOption
         click.echo(f"{each.name} {'labelled' if each.name in changed else 'unchanged'}{suffix}")
 
 
-LABEL: Final = SpecVerb("label", LabelOptions, _label)
+LABEL: Final = SpecVerb("label", _LabelOptions, _label)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import click
 
-from broadsheet.cli.command import Parameter, PerKind, Selector, command_options, flag, option
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import Parameter, PerKind, Selector, command_options, flag, option
 from broadsheet.cli.output.documents import fields_of, print_message
 from broadsheet.cli.output.jsonpath import print_path
 from broadsheet.cli.output.lists import ListColumns, ListFormat, ListFormatType, watch_rows
@@ -28,9 +28,7 @@ def _lag(kind: AnyKind) -> Parameter | None:
 
 
 @command_options
-class ListOptions:
-    """Options of `list`."""
-
+class _ListOptions:
     names: Names
     selector: Selector
     output: ListFormat = option(
@@ -62,7 +60,7 @@ class ListOptions:
         )
 
 
-async def _list(kind: AnyKind, connection: Connection, options: ListOptions) -> None:
+async def _list(kind: AnyKind, connection: Connection, options: _ListOptions) -> None:
     if options.watch and not options.output.has_rows:
         raise click.UsageError("--watch prints rows: expected -o table, wide or name with it")
     only_names = options.output.name == "name"
@@ -88,4 +86,4 @@ def _print_listing(kind: AnyKind, listing: Any, output: ListFormat) -> None:
         print_path(fields_of(listing), output.path)
 
 
-LIST: Final = SpecVerb("list", ListOptions, _list, is_endless=lambda options: options.watch)
+LIST: Final = SpecVerb("list", _ListOptions, _list, is_endless=lambda options: options.watch)

@@ -9,17 +9,10 @@ from typing import Annotated, Any, Generic, TypeAlias
 
 import click
 
-from broadsheet.cli.command import (
-    OptionsT,
-    Parameter,
-    PerKind,
-    Work,
-    command_options,
-    make_command,
-    run_command,
-)
+from broadsheet.cli.command import Work, make_command, run_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.options import OptionsT, Parameter, PerKind, command_options
 from broadsheet.cli.specs.kind import Specs, SpecT, Stored
 
 AnyKind: TypeAlias = type[Specs[Any]]

@@ -6,14 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.command import make_command
+from broadsheet.cli.connection import Connection
 from broadsheet.cli.context_file import contexts_path, with_current
 from broadsheet.cli.main import main
+from broadsheet.cli.options import command_options
 
 CONFIG = """\
 # of this machine
@@ -39,15 +40,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@command_options
+class _NoOptions:
+    """Of a command that has those of a connection alone."""
+
+
 def _connected(*arguments: str, **environment: str) -> tuple[Connection | None, Result]:
     """Return the connection that a command line makes."""
     made: list[Connection] = []
-
-    @click.command()
-    @connection_options
-    def command(connection: Connection) -> None:
-        made.append(connection)
-
+    command = make_command(
+        "command", _NoOptions, lambda connection, _: made.append(connection), is_connected=True
+    )
     result = CliRunner().invoke(command, arguments, env=environment)
     return (made[0] if made else None), result
 

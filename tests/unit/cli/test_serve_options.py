@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.allocator.policy import MoveLogPolicy
-from broadsheet.cli.command import options_from
 from broadsheet.cli.main import main
+from broadsheet.cli.options import options_from
 from broadsheet.cli.serve.options import ServeOptions
 from broadsheet.cli.serve.serve import serve
 from broadsheet.consumer.member.config import MemberConfig

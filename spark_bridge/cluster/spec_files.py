@@ -10,7 +10,8 @@ from pathlib import Path
 from broadsheet.cli.journals.space import read_journal_changes
 from broadsheet.cli.shards.space import places_of, read_shard_changes
 from broadsheet.cli.specs.changes import ANY_REVISION
-from broadsheet.cli.specs.files import errors_name_places, read_text
+from broadsheet.cli.specs.files import errors_name_places
+from broadsheet.cli.text_files import read_text
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
 from broadsheet.wire.shard_pb2 import ApplyRequest
 

@@ -180,6 +180,20 @@ def leases() -> None:
 @main.group(
     cls=LazyGroup,
     lazy=_verbs(
+        "backup",
+        {
+            "create": "Write journals, shards, recovery hints and leases to FILE.",
+            "restore": "Make journals, shards with their recovery hints, and leases as FILE has them.",
+        },
+    ),
+)
+def backup() -> None:
+    """Save what a cluster is, and make it again."""
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy=_verbs(
         "examples",
         {
             "copy": "Copy an example into a folder, to change it.",

@@ -11,7 +11,7 @@ may equal those of our fields. The count reveals a truncated file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,10 +34,15 @@ def export_lines(records: Iterable[LeaseRecord], *, origin: str) -> Iterator[str
     listed = list(records)
     yield _line({_MARK: VERSION, "from": origin, "count": len(listed)})
     for record in listed:
-        fields: dict[str, object] = {"record": json.loads(encode(replace(record, attrs={})))}
-        if record.attrs:
-            fields["attrs"] = {name: json.loads(text) for name, text in record.attrs.items()}
-        yield _line(fields)
+        yield _line(export_fields(record))
+
+
+def export_fields(record: LeaseRecord) -> dict[str, object]:
+    """Return a record as an object of JSON: `record`, and `attrs` if it has any."""
+    fields: dict[str, object] = {"record": json.loads(encode(replace(record, attrs={})))}
+    if record.attrs:
+        fields["attrs"] = {name: json.loads(text) for name, text in record.attrs.items()}
+    return fields
 
 
 def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
@@ -60,9 +65,10 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
         )
     records: dict[str, LeaseRecord] = {}
     for number, line in enumerate(lines[1:], start=2):
-        record = _record(line, source, number)
+        place = f"{source}, line {number}"
+        record = exported_record(_object(line, source, number), place)
         if record.key in records:
-            raise ValidationError(f"{source}, line {number}", f"lease {record.key} occurs twice")
+            raise ValidationError(place, f"lease {record.key} occurs twice")
         records[record.key] = record
     if header.get("count") != len(records):
         raise ValidationError(
@@ -71,17 +77,23 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
     return tuple(records.values())
 
 
-def _record(line: str, source: str, number: int) -> LeaseRecord:
-    fields = _object(line, source, number)
+def exported_record(fields: Mapping[str, Any], place: str) -> LeaseRecord:
+    """Return the record that `export_fields` made an object of.
+
+    Args:
+        fields: The object; `Any`, because it may come from anywhere.
+        place: Where it is, for messages.
+
+    Raises:
+        ValidationError: it is no such object.
+    """
     plain, attrs = fields.get("record"), fields.get("attrs", {})
     if not isinstance(plain, dict) or not isinstance(attrs, dict):
-        raise ValidationError(
-            f"{source}, line {number}", "expected record, and perhaps attrs, as objects"
-        )
+        raise ValidationError(place, "expected record, and perhaps attrs, as objects")
     try:
         record = decode(json.dumps(plain), key=str(plain.get("key", "")))
     except InvalidStateError as error:
-        raise ValidationError(f"{source}, line {number}", str(error)) from error
+        raise ValidationError(place, str(error)) from error
     return replace(record, attrs={name: _compact(value) for name, value in attrs.items()})
 
 

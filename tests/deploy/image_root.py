@@ -94,6 +94,9 @@ def build_image() -> ImageRoot:
     _CACHE.mkdir(parents=True, exist_ok=True)
     if not _BASE_MARK.exists():
         _build_base()
+    # Each image of an earlier run is a copy of all its files.
+    _buildah("rm", "--all")
+    _buildah("rmi", "--prune", "--force")
     context = _CACHE / "context"
     shutil.rmtree(context, ignore_errors=True)
     subprocess.run(

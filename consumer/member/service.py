@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ from broadsheet.allocator.errors import (
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.metrics import EtcdMetrics
-from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.solver import import_solver
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.errors import ResolverStoppedError
@@ -58,6 +58,7 @@ from broadsheet.consumer.member.state_directory import StateDirectory, default_p
 from broadsheet.consumer.registry.key_space import process_id_of, process_of
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
+from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.transport import BULK_APPEND_BYTES_MAX, BULK_CHUNK_BYTES, TransportPolicy
 from broadsheet.runtime.clock import Clock, SystemClock
@@ -158,6 +159,11 @@ class Service:
         """
         assert self._parts is not None, "await `ready` before `resolver`"
         return self._parts.resolver
+
+    @property
+    def shards(self) -> Mapping[ItemId, LiveShard]:
+        """The shards that run here, by id; none before the member is ready."""
+        return self._parts.local_shards.shards if self._parts is not None else {}
 
     @property
     def is_ready(self) -> bool:

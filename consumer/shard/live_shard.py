@@ -199,6 +199,10 @@ class LiveShard:
         """Activity that the current attempt's transactions wait for."""
         return self._attempt.activity
 
+    def stack(self) -> str:
+        """Return the present stack of the application's thread; empty if nothing runs there."""
+        return self._attempt.stack()
+
     @property
     def primary(self) -> bool:
         """Report whether our slot is 0."""

@@ -104,8 +104,6 @@ class ClusterThread:
             self._begun.set_result(None)
             while (call := await self._calls.get()) is not None:
                 await self._perform(call)
-                if self._gate is not None and self._calls.empty():
-                    self._gate.frozen = True
             self.group.stop()
 
     async def _perform(self, call: _Call) -> None:
@@ -124,6 +122,7 @@ class ClusterThread:
         finally:
             self._running = None
         if self._gate is not None:
+            # Before the answer, because the next call thaws it.
             self._gate.frozen = True
         if error is not None:
             call.answer.set_exception(error)

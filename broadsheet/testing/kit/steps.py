@@ -21,8 +21,8 @@ class Step(Enum):
     """`start_commit` returned; the store may not have written anything yet."""
     APPENDED = "messages were appended"
     """To the journal in `StepTaken.detail`, not acknowledged yet: no reader sees them."""
-    COMMITTED = "the commit was durable"
-    """The store has it; the primary does not know yet."""
+    COMMITTED = "the store confirmed the commit"
+    """It is durable; the primary does not know yet."""
     ACKNOWLEDGED = "an acknowledgement was appended"
     """To the journal in `StepTaken.detail`: its readers see the transaction's messages now."""
 
@@ -63,7 +63,7 @@ _EXPECTED = {
     Step.FINALIZED: "finalize_txn",
     Step.COMMIT_SENT: "the commit was sent",
     Step.APPENDED: "messages were appended",
-    Step.COMMITTED: "the commit was durable",
+    Step.COMMITTED: "the store confirmed the commit",
     Step.ACKNOWLEDGED: "acknowledgements",
 }
 

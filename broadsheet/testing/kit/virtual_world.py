@@ -6,13 +6,10 @@ shards to them, as the leader of a real cluster does.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from contextvars import Context
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -29,13 +26,12 @@ from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
 from broadsheet.testing.allocator.kernel.network import Link
-from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, running_loop
+from broadsheet.testing.allocator.kernel.virtual_loop import Process, VirtualClock, running_loop
 from broadsheet.testing.kit.errors import StuckError
 from broadsheet.testing.kit.lockstep import Gate, LockstepWorker
-from broadsheet.testing.kit.steps import Step, StepTaken
+from broadsheet.testing.kit.process_watcher import ProcessWatcher
 from broadsheet.testing.kit.switchboard import Switchboard
-from broadsheet.testing.kit.topology import new_journal
-from broadsheet.testing.kit.watched_application import KilledError, WatchedApplication
+from broadsheet.testing.kit.topology import new_journal, recovery_logs
 from broadsheet.testing.shards.broker import MemoryBroker
 from broadsheet.testing.shards.channels import SimulatedChannels
 from broadsheet.testing.shards.member import (
@@ -65,53 +61,6 @@ CONFIG: Final = ShardConfig(
 )
 
 
-class _MemberWatcher:
-    """Implements `Watcher` for one process."""
-
-    def __init__(self, world: VirtualWorld) -> None:
-        self._world = world
-        self._intents: set[bytes] = set()
-        self.ends: list[Callable[[], None]] = []
-        """End the work of its commits, for virtual time: nothing waits for a process that was killed."""
-        self.member: SimulatedConsumer
-        self.application: WatchedApplication
-
-    def on_step(self, step: Step, shard: str, detail: str = "") -> None:
-        """Note a step."""
-        if self.member.process.stopped:
-            raise KilledError
-        if self._world.switchboard.kills_at(StepTaken(step, shard, detail)):
-            self._world.kill_here(self)
-            raise KilledError
-
-    def on_intents(self, shard: str, intents: dict[str, bytes]) -> None:
-        """Note what will be acknowledgements."""
-        del shard
-        self._intents.update(intents.values())
-
-    def on_appended(self, shard: str, journal: str, content: bytes) -> None:
-        """Note an append that the broker has performed, on the loop and outside of the process."""
-        if self._world.is_recovery_log(journal):
-            return
-        step = Step.ACKNOWLEDGED if content in self._intents else Step.APPENDED
-        with suppress(KilledError):
-            self.on_step(step, shard, journal)
-
-    def require_journal(self, mapped: MappedJournal) -> None:
-        """Make a journal if it is missing."""
-        self._world.require_journal(mapped)
-
-    def commit_fault(self, shard: str) -> str:
-        """Return the fault of the commit that starts now."""
-        return self._world.switchboard.commit_fault(shard)
-
-    def begin_commit(self, shard: str, wait_for: Collection[Future[object]]) -> Callable[[], None]:
-        """Let virtual time wait for a commit."""
-        ended = partial(self._world.gate.end, self._world.gate.begin_commit(shard, wait_for))
-        self.ends.append(ended)
-        return ended
-
-
 class VirtualWorld:
     """Implements `World`. Make it on its loop."""
 
@@ -135,8 +84,8 @@ class VirtualWorld:
             directory: Holds members' files.
             makes_journals: Whether journals that the application publishes to are made as they are needed.
         """
-        self.switchboard = switchboard
-        self.gate = gate
+        self._switchboard = switchboard
+        self._gate = gate
         self._new_application = new_application
         self._group = group
         self._makes_journals = makes_journals
@@ -146,9 +95,9 @@ class VirtualWorld:
         self._etcd = FakeEtcd()
         self._broker = MemoryBroker()
         self._shards: dict[str, ShardSpec] = {}
+        self._logs: set[str] = set()
         self._members: list[SimulatedConsumer] = []
-        self._watchers: dict[MemberId, _MemberWatcher] = {}
-        self._loop = asyncio.get_running_loop()
+        self._watchers: dict[MemberId, ProcessWatcher] = {}
         self._surroundings = SimulatedSurroundings(
             etcd=self._etcd,
             keys=self._keys,
@@ -190,6 +139,7 @@ class VirtualWorld:
 
     async def apply_shards(self, specs: Sequence[ShardSpec]) -> None:
         """Write specs, and assign the shards."""
+        self._logs |= {log.name for log in recovery_logs(specs)}
         for spec in specs:
             self._shards[spec.id] = spec
             value = spec.SerializeToString(deterministic=True)
@@ -218,8 +168,7 @@ class VirtualWorld:
         if member is None:
             raise StuckError(f"shard {shard!r} has no primary to kill")
         member.process.stop()
-        self._bury(member)
-        self._assign()
+        self._bury_the_dead()
 
     async def hand_over(self, shard: str) -> None:
         """Promote another process."""
@@ -231,17 +180,17 @@ class VirtualWorld:
 
     async def settle_deaths(self) -> None:
         """Bury those that were killed at a step, and assign their shards."""
-        for member in self._members:
-            if member.process.stopped and not member.is_gone:
-                self._bury(member)
-        self._assign()
+        self._bury_the_dead()
 
-    # -- of watchers, on any thread
+    # -- of processes, on any thread
 
-    def kill_here(self, watcher: _MemberWatcher) -> None:
-        """Kill a process at the step that it has just taken."""
-        watcher.member.process.stop()
-        self._loop.call_soon_threadsafe(self._on_killed, context=Context())
+    def begin_commit(self, shard: str, wait_for: Collection[Future[object]]) -> Callable[[], None]:
+        """Let virtual time wait for a commit."""
+        return partial(self._gate.end, self._gate.begin_commit(shard, wait_for))
+
+    def on_killed(self) -> None:
+        """Give the shards of killed processes to others, at once."""
+        self._bury_the_dead()
 
     def is_recovery_log(self, journal: str) -> bool:
         """Return whether a journal is one of the shards' logs."""
@@ -256,16 +205,15 @@ class VirtualWorld:
 
     # -- processes
 
-    def _on_killed(self) -> None:
-        for member in self._members:
-            if member.process.stopped and not member.is_gone:
-                self._bury(member)
-        self._assign()
-
     def _join(self) -> SimulatedConsumer:
-        watcher = _MemberWatcher(self)
-        watcher.application = WatchedApplication(self._new_application(), watcher)
         member_id = MemberId("zone", f"m{len(self._members) + 1}")
+        process = Process(str(member_id))
+        watcher = ProcessWatcher(
+            self._new_application(),
+            process,
+            switchboard=self._switchboard,
+            surroundings=self,
+        )
         member = new_member(
             member_id,
             self._surroundings,
@@ -273,27 +221,24 @@ class VirtualWorld:
             lease=self._etcd.grant(LEASE_SECONDS),
             new_application=lambda _: watcher.application,
         )
-        member.on_appended = watcher.on_appended
-        watcher.member = member
+        member.process = process
         self._watchers[member_id] = watcher
         self._members.append(member)
-        member.process.run(
-            lambda: self._group.start_soon(member.live(), name=f"member {member_id}")
-        )
+        process.run(lambda: self._group.start_soon(member.live(), name=f"member {member_id}"))
         return member
 
+    def _bury_the_dead(self) -> None:
+        for member in self._members:
+            if member.process.stopped and not member.is_gone:
+                self._bury(member)
+        self._assign()
+
     def _bury(self, member: SimulatedConsumer) -> None:
-        """Do what the system does when a process ends: close what it had open; and end its lease."""
+        """End a process: its files are closed, and its lease is over."""
         member.killed = member.is_gone = True
         member.process.stop()
-        watcher = self._watchers[member.member_id]
-        for store in watcher.application.stores:
-            try:
-                member.process.run(store.destroy)
-            except Exception as error:
-                _log.debug("a store of a killed process did not close: %r", error)
-        for end in watcher.ends:
-            end()
+        for failure in self._watchers[member.member_id].close_files():
+            _log.debug("a store of a killed process did not close: %r", failure)
         self._etcd.revoke(member.lease)
 
     def _alive(self) -> list[SimulatedConsumer]:

@@ -17,10 +17,12 @@ from broadsheet.consumer.application import (
     BatchConsumer,
     BeginFinisher,
     MessageProducer,
+    SelfWaking,
     ServiceRegistrar,
     Shard,
     Store,
 )
+from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
@@ -29,6 +31,7 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture, failed
 from broadsheet.testing.kit.errors import InjectedFaultError
 from broadsheet.testing.kit.steps import Step
+from broadsheet.testing.kit.switchboard import CommitFault
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import Checkpoint
 
@@ -56,8 +59,12 @@ class Watcher(Protocol):
         """Make a journal that the application publishes to, if the cluster makes journals as they are needed."""
         ...
 
-    def commit_fault(self, shard: str) -> str:
-        """Return the fault of the commit that starts now: "fail", "lose answer", or empty."""
+    def commit_fault(self, shard: str) -> CommitFault:
+        """Return the fault of the commit that starts now, if any."""
+        ...
+
+    def watch_journals(self, journals: JournalClient) -> None:
+        """Be told of each append of this client."""
         ...
 
     def begin_commit(self, shard: str, wait_for: Collection[Future[object]]) -> Callable[[], None]:
@@ -85,6 +92,8 @@ class WatchedApplication:
         if isinstance(application, BeginFinisher):
             self.begin_txn = application.begin_txn
             self.finished_txn = application.finished_txn
+        if isinstance(application, SelfWaking):
+            self.next_txn_after = application.next_txn_after
         if isinstance(application, MessageProducer):
             self.read_messages = application.read_messages
             self.replay_range = application.replay_range
@@ -94,6 +103,7 @@ class WatchedApplication:
 
     def new_store(self, shard: Shard) -> Store:
         """Return the application's store, whose commits and restores are told."""
+        self._watcher.watch_journals(shard.journals)
         store: Store = self._application.new_store(shard)
         self.stores.append(store)
         _watch_store(store, self._watcher)
@@ -142,6 +152,8 @@ def _watch_store(store: Store, watcher: Watcher) -> None:
 
 def _restore(restore: Callable[[Shard], Checkpoint], watcher: Watcher, shard: Shard) -> Checkpoint:
     checkpoint = restore(shard)
+    # They are written again.
+    watcher.on_intents(shard.id, dict(checkpoint.ack_intents))
     watcher.on_step(Step.RESTORED, shard.id)
     return checkpoint
 

@@ -32,7 +32,6 @@ from broadsheet.wire.journal_pb2 import (
     ListResponse,
     ReadRequest,
     ReadResponse,
-    Status,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +68,6 @@ class SimulatedChannels:
         link: Link,
         *,
         chunk_bytes: Sequence[int] = CHUNK_BYTES,
-        on_appended: Callable[[str, bytes], object] = lambda _, __: None,
     ) -> None:
         """Connect.
 
@@ -77,11 +75,10 @@ class SimulatedChannels:
             broker: The broker that answers.
             link: The link between both.
             chunk_bytes: Largest content of a read's message; one is drawn for each.
-            on_appended: Called with journal and content once the broker has appended it, before the answer is sent.
         """
         self.default_endpoint = "http://simulated:80"
         self.closed = False
-        self._wire = _Wire(broker, link, tuple(chunk_bytes), on_appended)
+        self._wire = _Wire(broker, link, tuple(chunk_bytes))
 
     def channel(self, endpoint: str = "") -> grpc.aio.Channel:
         """Refuse, because only the journal service is simulated."""
@@ -131,17 +128,10 @@ class SimulatedChannels:
 class _Wire:
     """Carries the requests and answers of calls."""
 
-    def __init__(
-        self,
-        broker: MemoryBroker,
-        link: Link,
-        chunk_bytes: tuple[int, ...],
-        on_appended: Callable[[str, bytes], object],
-    ) -> None:
+    def __init__(self, broker: MemoryBroker, link: Link, chunk_bytes: tuple[int, ...]) -> None:
         self.link = link
         self._broker = broker
         self._chunk_bytes = chunk_bytes
-        self._on_appended = on_appended
         self._serving: set[asyncio.Task[AppendResponse]] = set()
 
     async def check(self) -> None:
@@ -190,20 +180,6 @@ class _Wire:
         """Draw the largest content of a read's next message."""
         return self.link.random.choice(self._chunk_bytes)
 
-    async def append(self, request: AppendRequest, content: bytes) -> AppendResponse:
-        """Send an append to the broker, and return its answer."""
-
-        def append(broker: MemoryBroker) -> AppendResponse:
-            response = broker.append(request, content)
-            self._tell(request, content, response)
-            return response
-
-        return await self.ask(append)
-
-    def _tell(self, request: AppendRequest, content: bytes, response: AppendResponse) -> None:
-        if response.status == Status.OK and content:
-            self._on_appended(request.journal, content)
-
     def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:
         """Start a read at the broker."""
         return self._broker.open_read(request)
@@ -215,20 +191,16 @@ class _Wire:
         serving = self._broker.append_in_turn(request)
         task = asyncio.ensure_future(serving)  # noqa: TID251 - a task of no process; kept until done
         self._serving.add(task)
-        task.add_done_callback(partial(self._on_served, request, answer))
+        task.add_done_callback(partial(self._on_served, answer))
 
     def _on_served(
-        self,
-        request: AppendStreamRequest.Append,
-        answer: asyncio.Future[AppendResponse],
-        task: asyncio.Task[AppendResponse],
+        self, answer: asyncio.Future[AppendResponse], task: asyncio.Task[AppendResponse]
     ) -> None:
         self._serving.discard(task)
         if task.cancelled():
             return
         fault = task.exception()
         if fault is None:
-            self._tell(request.parameters, request.content, task.result())
             self._answer(task.result(), answer)
             return
         assert isinstance(fault, RpcFault), fault
@@ -276,7 +248,7 @@ class AppendCall:
         if request is None or not self._committed:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         content = b"".join(self._content)
-        return await self._wire.append(request, content)
+        return await self._wire.ask(lambda broker: broker.append(request, content))
 
 
 class _Starter:

@@ -146,8 +146,6 @@ class SimulatedConsumer(SimulatedProcess):
     surroundings: SimulatedSurroundings
     is_gone: bool = False
     """True once its death is known."""
-    on_appended: Callable[[str, str, bytes], object] = lambda *_: None
-    """Called with shard, journal and content of what the broker has appended, before the answer is sent."""
 
     shards: list[LiveShard] = field(default_factory=list)
     """All that it has served or serves, oldest first."""
@@ -195,19 +193,14 @@ class SimulatedConsumer(SimulatedProcess):
         return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
 
     def _new_shard(self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment) -> LiveShard:
-        shard = LiveShard(spec, assignment, self._environment(key_space, spec.id))
+        shard = LiveShard(spec, assignment, self._environment(key_space))
         self.shards.append(shard)
         return shard
 
-    def _environment(self, key_space: KeySpace, shard_id: str) -> ShardEnvironment:
+    def _environment(self, key_space: KeySpace) -> ShardEnvironment:
         given = self.surroundings
         etcd, keys = self._etcd(), AuxiliaryKeys(given.keys.root)
-        channels = SimulatedChannels(
-            given.broker,
-            self.to_journals,
-            chunk_bytes=given.chunk_bytes,
-            on_appended=partial(self.on_appended, shard_id),
-        )
+        channels = SimulatedChannels(given.broker, self.to_journals, chunk_bytes=given.chunk_bytes)
         return ShardEnvironment(
             application=self.application,
             journals=JournalClient(channels.default_endpoint, channels=channels, clock=given.clock),

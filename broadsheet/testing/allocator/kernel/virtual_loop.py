@@ -105,7 +105,7 @@ class _Guarded:
 
     def __init__(
         self,
-        loop: VirtualLoop,
+        loop: ProcessLoop,
         process: Process,
         callback: Callable[..., object],
         args: tuple[object, ...],
@@ -163,7 +163,55 @@ class JumpingSelector(selectors.SelectSelector):
         return []
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class ProcessLoop(asyncio.SelectorEventLoop):
+    """An event loop whose tasks belong to processes. Its time is real."""
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call a callback in the next iteration, or when its process continues."""
+        process = _process_of(context)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        guarded = _Guarded(self, process, callback, args, context or copy_context())
+        guarded.handle = super().call_soon(guarded, context=context)
+        return guarded.handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call a callback at a time, or later when its process continues."""
+        process = _process_of(context)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        guarded = _Guarded(self, process, callback, args, context or copy_context())
+        handle = super().call_at(when, guarded, context=context)
+        guarded.handle = handle
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call a callback in the next iteration; from any thread."""
+        process = _process_of(context)
+        if process is None:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        guarded = _Guarded(self, process, callback, args, context or copy_context())
+        guarded.handle = super().call_soon_threadsafe(guarded, context=context)
+        return guarded.handle
+
+
+class VirtualLoop(ProcessLoop):
     """An event loop on virtual time. `time()` is seconds since its start."""
 
     def __init__(self, selector: JumpingSelector | None = None) -> None:
@@ -188,36 +236,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def end_at(self, seconds: float) -> None:
         """Raise `DeadlockError` after this time, to end a run that makes no progress."""
         self._virtual.end_seconds = seconds
-
-    def call_soon(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle:
-        """Call a callback in the next iteration, or when its process continues."""
-        process = _process_of(context)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        guarded = _Guarded(self, process, callback, args, context or copy_context())
-        guarded.handle = super().call_soon(guarded, context=context)
-        return guarded.handle
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        """Call a callback at a virtual time, or later when its process continues."""
-        process = _process_of(context)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        guarded = _Guarded(self, process, callback, args, context or copy_context())
-        handle = super().call_at(when, guarded, context=context)
-        guarded.handle = handle
-        return handle
 
     def call_soon_threadsafe(
         self,

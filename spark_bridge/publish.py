@@ -28,7 +28,7 @@ from broadsheet.journals.message.framing import LineFraming
 from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
-from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import TlsPaths
 from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt

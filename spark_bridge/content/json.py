@@ -1,4 +1,4 @@
-"""Decodes JSON lines into Arrow batches, and encodes them.
+"""Decodes JSON lines into Arrow batches.
 
 Arrow's reader decodes numbers, strings, booleans, times, lists and structs at some hundred MB/s. It knows neither maps
 nor binaries, and refuses a number where a string is expected. Such a batch is decoded value by value, which either
@@ -39,18 +39,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.journals.content.json import NDJSON, JsonType, json_uuid_of
+from broadsheet.journals.content.json import json_uuid_of
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.framing import LineFraming
 from broadsheet.journals.message.json_columns import doubles_of, read_lines
 from broadsheet.journals.message.json_errors import why_not_json
 from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
-from broadsheet.journals.message.uuid import format_uuid
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
 from broadsheet.spark_bridge.content.frames import is_message
+from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.content.registry import Inference, SparkContent, Tables
-from broadsheet.spark_bridge.content.spark_rows import SparkRows
 from broadsheet.spark_bridge.content.spark_texts import (
     date_of,
     decimal_of,
@@ -60,9 +56,7 @@ from broadsheet.spark_bridge.content.spark_texts import (
     timestamps_of,
 )
 from broadsheet.spark_bridge.content.time_zones import session_zone
-from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from broadsheet.spark_bridge.journal_source.damage import corrupt_column
@@ -398,50 +392,6 @@ def _converter(field: Any, zone: tzinfo) -> Any:
     except TypeError as error:
         expected = "types that JSON messages can hold"
         raise OptionError("schema", expected, got=f"{field.name}: {error}") from error
-
-
-# ---- Encoding --------------------------------------------------------------------------------------
-
-
-class JsonLines:
-    """Encodes batches of rows as JSON lines; a null field is left out, as by Spark's JSON sink, unless asked for."""
-
-    content_type = NDJSON
-
-    def __init__(self, schema: StructType, *, ignore_null_fields: bool = True) -> None:
-        """Describe the rows.
-
-        Args:
-            schema: Their columns.
-            ignore_null_fields: Leave out fields that are null.
-
-        Raises:
-            PublishError: a column cannot be written, or has the name of the UUID's field.
-        """
-        check_columns(schema, form="JSON", nested=True)
-        if "_meta" in schema.names:
-            raise PublishError(
-                "column _meta: it holds the UUID of a JSON message; drop the column or rename it"
-            )
-        self._rows = SparkRows(ignore_null_fields=ignore_null_fields)
-
-    def encode(
-        self,
-        rows: pa.RecordBatch,
-        stretches: Stretches,
-        stamper: Stamper,
-        order: Indices | None = None,
-    ) -> Encoded:
-        """Return the lines of each stretch of rows, and how many they are."""
-        content, bounds = self._rows.lines(rows, stamper.stamp_messages(rows.num_rows), order)
-        return Encoded(
-            [content[bounds[begin] : bounds[end]] for begin, end in stretches],
-            [end - begin for begin, end in stretches],
-        )
-
-    def acknowledgement(self, uuid: bytes) -> bytes:
-        """Return the line of an acknowledgement, given its UUID."""
-        return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
 
 
 # ---- The content type ------------------------------------------------------------------------------

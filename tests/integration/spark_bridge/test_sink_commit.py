@@ -22,7 +22,7 @@ from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.runtime.task_group import TaskGroup
-from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_record, commit_store
 from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt

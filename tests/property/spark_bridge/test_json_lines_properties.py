@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 

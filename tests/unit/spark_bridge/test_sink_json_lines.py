@@ -26,7 +26,7 @@ from broadsheet.journals.message.uuid import (
     uuid_bytes,
     uuid_texts,
 )
-from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 

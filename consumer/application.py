@@ -87,7 +87,8 @@ class Store(Protocol):
     def restore_checkpoint(self, shard: Shard) -> shard_pb2.Checkpoint:
         """Return the last committed checkpoint and fence every earlier holder of this shard.
 
-        Once this has returned, no commit of an earlier holder may succeed.
+        Once this has returned, no commit of an earlier holder may succeed. A holder may be asked again, after a commit
+        that failed: state that it changed and did not commit is dropped.
         """
         ...
 

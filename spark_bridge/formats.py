@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 
 from broadsheet.spark_bridge.shard_tables.moves_format import ShardMovesFormat
@@ -78,6 +79,15 @@ FORMATS: tuple[type[DataSource], ...] = (
 
 
 def register_formats(spark: SparkSession) -> None:
-    """Make the formats available by name to `spark.read.format(...)` and similar calls. Idempotent."""
+    """Make the formats available by name to `spark.read.format(...)` and similar calls. Idempotent.
+
+    Spark finds them by itself if the driver's Python has Broadsheet (`broadsheet.spark_bridge.discovery`). A
+    server of Spark Connect may lack it, and so may a driver that has only our archive.
+    """
     for format_ in FORMATS:
-        spark.dataSource.register(format_)
+        try:
+            spark.dataSource.register(format_)
+        except AnalysisException as error:
+            # Versions of Spark differ in whether a format that was found may be registered over it.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise

@@ -164,7 +164,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
     Raises:
         StateReadError: one is disabled.
     """
-    from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
+    from broadsheet.spark_bridge.shard_tables.shard_listing import list_shards
 
     listing = asyncio.run(list_shards(options.access, options.selector))
     for listed in listing.shards:

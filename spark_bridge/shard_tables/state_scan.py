@@ -29,7 +29,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
     StateReadError,
 )
 from broadsheet.spark_bridge.shard_tables.columns import Provenance
-from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
+from broadsheet.spark_bridge.shard_tables.shard_listing import list_shards
 from broadsheet.wire.journal_pb2 import Route
 from broadsheet.wire.state_pb2 import DescribeStateResponse, ScanStateResponse
 

@@ -9,7 +9,6 @@ import pytest
 from pyspark.errors import PySparkException
 
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
-from broadsheet.spark_bridge.formats import register_formats
 from tests.support.eventually import eventually_sync
 from tests.support.table_shards import TableCluster, running_tables
 
@@ -24,7 +23,7 @@ def tables(
     spark: SparkSession, services: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TableCluster]:
     """Two members and three shards, each with a standby; the last one's application fails."""
-    register_formats(spark)
+    # Its formats are not registered: Spark finds them.
     directory = tmp_path_factory.mktemp("tables")
     with running_tables(
         services.etcd, services.broker_address, directory, letters="abc"

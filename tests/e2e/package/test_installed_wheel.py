@@ -131,3 +131,14 @@ def test_children_do_not_import_from_the_working_directory(python: Path, project
         "with EmbeddedBrokerProcess(Path('data')) as broker: print(broker.address)\n"
     )
     assert "127.0.0.1" in _run(python, project, "-P", "-c", program)
+
+
+def test_spark_finds_the_formats_of_the_wheel(python: Path, project: Path) -> None:
+    """The modules that Spark looks for are at the top level of the wheel, not only of a clone."""
+    program = (
+        "import io\nfrom pyspark.sql.worker import lookup_data_sources\n"
+        "told = io.BytesIO()\nlookup_data_sources._main(io.BytesIO(), told)\n"
+        "print([name for name in ('journal', 'shards', 'shard_state', 'shard_moves')\n"
+        "       if name.encode() not in told.getvalue()])\n"
+    )
+    assert _run(python, project, "-P", "-c", program) == "[]\n"

@@ -18,7 +18,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
     NoMemberAnsweredError,
     StateReadError,
 )
-from broadsheet.spark_bridge.shard_tables.shards_format import list_shards, progress_of
+from broadsheet.spark_bridge.shard_tables.shard_listing import list_shards, progress_of
 from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 from tests.support.certificates import CertificateAuthority

@@ -31,7 +31,7 @@ from broadsheet.spark_bridge.errors import (
 from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory, MemberLists
 from broadsheet.spark_bridge.shard_tables.access import ClusterAccess, NoMemberAnsweredError
-from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
+from broadsheet.spark_bridge.shard_tables.shard_listing import list_shards
 from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections, token_of_heads
 from broadsheet.wire.shard_pb2 import GetHintsRequest, StatRequest
 from tests.support.asked_tally import TallyStub

@@ -16,12 +16,8 @@ from broadsheet.spark_bridge.shard_tables.access import (
     selector_of,
 )
 from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
-from broadsheet.spark_bridge.shard_tables.shards_format import (
-    SHARDS_TABLE,
-    ShardsFormat,
-    members_of,
-    shard_rows,
-)
+from broadsheet.spark_bridge.shard_tables.shard_listing import members_of, shard_rows
+from broadsheet.spark_bridge.shard_tables.shards_format import SHARDS_TABLE, ShardsFormat
 from broadsheet.wire.journal_pb2 import Header, ProcessSpec, Route
 from broadsheet.wire.labels import label_set
 from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.errors import StoreClosedError
+from broadsheet.consumer.errors import ApplicationError, StoreClosedError
 from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
@@ -112,7 +112,10 @@ class KeyedShardStore(KeyedStore):
         """Restore, and initialise a processor over what was restored."""
         checkpoint = super().restore_checkpoint(shard)
         self._close_run()
-        self._run = self._application.new_run(shard, self)
+        try:
+            self._run = self._application.new_run(shard, self)
+        except Exception as error:
+            raise ApplicationError(shard.id, "init", error) from error
         return checkpoint
 
     def state(self, name: str, *key: Any) -> Any:

@@ -71,13 +71,8 @@ def grouped(table: pa.Table, codec: KeyCodec) -> GroupedRows:
         ValidationError: a value of a key cannot be encoded.
     """
     codes, firsts = _codes([table.column(name) for name in codec.schema.names])
-    values = list(
-        zip(
-            *(table.column(name).take(firsts).to_pylist() for name in codec.schema.names),
-            strict=True,
-        )
-    )
-    encoded = [codec.encode(value) for value in values]
+    columns = [table.column(name).take(firsts).to_pylist() for name in codec.schema.names]
+    encoded = codec.encode_all(columns)
     # By bytes, because several values may be one key: −0 and 0, or several NaN.
     distinct = sorted(set(encoded))
     ranks = {key: rank for rank, key in enumerate(distinct)}
@@ -88,9 +83,22 @@ def grouped(table: pa.Table, codec: KeyCodec) -> GroupedRows:
     return GroupedRows(
         table.take(pa.array(order)),
         distinct,
-        [codec.decode(key)[0] for key in distinct],
+        _values(distinct, encoded, columns, codec),
         ends.tolist(),
     )
+
+
+def _values(
+    distinct: Sequence[bytes],
+    encoded: Sequence[bytes],
+    columns: Sequence[Sequence[Any]],
+    codec: KeyCodec,
+) -> list[tuple[Any, ...]]:
+    """Return keys as values, the same ones that a timer's key is decoded to."""
+    if not codec.is_plain:
+        return [codec.decode(key)[0] for key in distinct]
+    by_key = dict(zip(encoded, zip(*columns, strict=True), strict=True))
+    return list(map(by_key.__getitem__, distinct))
 
 
 def _codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Codes, NDArray[np.intp]]:

@@ -39,6 +39,9 @@ _pack: Final = struct.Struct(">Q").pack
 _unpack_from: Final = struct.Struct(">Q").unpack_from
 _float_bits: Final = struct.Struct(">d")
 
+_ERRORS: Final = (TypeError, ValueError, AttributeError, ArithmeticError, struct.error)
+"""What an encoding raises for a value of another type."""
+
 Encode: TypeAlias = Callable[[Any], bytes]
 Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
@@ -69,6 +72,8 @@ class KeyCodec:
             ValidationError: a field has a type that no key has.
         """
         self.schema = schema
+        self.is_plain = all(map(_is_plain, schema.types))
+        """Whether decoded keys are the values that Arrow gives of them."""
         codecs = [_codec(field.name, field.type) for field in schema]
         self._encodes = [encode for encode, _ in codecs]
         self._decodes = [decode for _, decode in codecs]
@@ -89,8 +94,29 @@ class KeyCodec:
                 _NULL if value is None else _PRESENT + encode(value)
                 for value, encode in zip(key, self._encodes, strict=True)
             )
-        except (TypeError, ValueError, AttributeError, ArithmeticError, struct.error) as error:
+        except _ERRORS as error:
             raise self._unfit(key, error) from error
+
+    def encode_all(self, columns: Sequence[Sequence[Any]]) -> list[bytes]:
+        """Return the bytes of keys.
+
+        Args:
+            columns: Of each field the values of all keys.
+
+        Raises:
+            ValidationError: a value is of another type; the error names its field.
+        """
+        parts = []
+        for field, values, encode in zip(self.schema, columns, self._encodes, strict=True):
+            try:
+                parts.append(
+                    [_NULL if value is None else _PRESENT + encode(value) for value in values]
+                )
+            except _ERRORS as error:
+                raise ValidationError(
+                    f"key.{field.name}", f"expected {field.type}: {error}"
+                ) from error
+        return parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
 
     def decode(self, content: bytes, offset: int = 0) -> tuple[tuple[Any, ...], int]:
         """Return the key at an offset, and where it ends."""
@@ -109,11 +135,16 @@ class KeyCodec:
             try:
                 if value is not None:
                     encode(value)
-            except (TypeError, ValueError, AttributeError, ArithmeticError, struct.error) as cause:
+            except _ERRORS as cause:
                 return ValidationError(
                     f"key.{field.name}", f"expected {field.type}, got {value!r:.80}: {cause}"
                 )
         return ValidationError("key", str(error))
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(type_) or types.is_integer(type_) or types.is_boolean(type_))
 
 
 def _codec(name: str, type_: pa.DataType) -> tuple[Encode, Decode]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 import pyarrow as pa
 
 from broadsheet.consumer.keyed.row_types import RowType
 from broadsheet.runtime.errors import ValidationError
+
+_NO_INTEGERS: Final = frozenset({bool, float, Decimal})
 
 
 def output_table(rows: Sequence[Any], row_type: RowType) -> pa.Table:
@@ -28,6 +31,11 @@ def output_table(rows: Sequence[Any], row_type: RowType) -> pa.Table:
         raise error.under("output") from error
     arrays = []
     for column, field in zip(columns, schema, strict=True):
+        # Arrow would cut a fraction off in silence.
+        if pa.types.is_integer(field.type) and (others := set(map(type, column)) & _NO_INTEGERS):
+            raise ValidationError(
+                f"output.{field.name}", f"expected {field.type}, got {others.pop().__name__}"
+            )
         try:
             array = pa.array(column, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from broadsheet.consumer.keyed.grouping import KeyRows
 from broadsheet.consumer.keyed.registry import Registry
@@ -30,6 +30,7 @@ from broadsheet.consumer.keyed.variables import (
 )
 from broadsheet.runtime.errors import ValidationError
 
+_TIME_END: Final = 1 << 63
 VariableT = TypeVar("VariableT", bound=Variable)
 
 
@@ -96,11 +97,11 @@ class Timers:
         Raises:
             ValidationError: the application has no time, or no key is handled.
         """
-        self._store.add_timer(self._key(), expiry_ms)
+        self._store.add_timer(self._key(), _checked(expiry_ms))
 
     def delete(self, expiry_ms: int) -> None:
         """Remove a timer; nothing if there is none. One that is already due in this transaction still fires."""
-        self._store.remove_timer(self._key(), expiry_ms)
+        self._store.remove_timer(self._key(), _checked(expiry_ms))
 
     def __iter__(self) -> Iterator[int]:
         """Yield the expiries of the key's timers, ascending; of one that fires too."""
@@ -117,6 +118,15 @@ class Timers:
                 "expected to be used while a key's rows or timers are handled: there is no key",
             )
         return self._current.key
+
+
+def _checked(expiry_ms: int) -> int:
+    # A truth value is an integer to Python, and no time.
+    if type(expiry_ms) is not int or not -_TIME_END <= expiry_ms < _TIME_END:
+        raise ValidationError(
+            "expiry_ms", f"expected milliseconds as an integer of 64 bits, got {expiry_ms!r:.80}"
+        )
+    return expiry_ms
 
 
 class StateHandle:

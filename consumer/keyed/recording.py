@@ -88,6 +88,10 @@ class KeyedFiles:
         self._owed = 0
         """Bytes of changes that no snapshot has made up for."""
 
+    def check(self) -> None:
+        """Check that the directory holds this store's files, or nothing; see `ChangeFiles.check`."""
+        self._files.check()
+
     def resumes(self, after: int) -> bool:
         """Tell whether the files still have every change behind a commit."""
         found = self._files.found()

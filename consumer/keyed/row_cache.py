@@ -7,7 +7,8 @@ as it is now. Clean keys leave in the order in which transactions used them last
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from enum import Enum
 from typing import Final
 
 from broadsheet.consumer.keyed.row_index import Rows
@@ -20,12 +21,21 @@ _ROW_BYTES: Final = 120
 """Memory of a row beside its bytes."""
 
 
+class Unknown(Enum):
+    """The answer for a row that is not here."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
 class _CachedKey:
     __slots__ = ("pins", "rows", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
-        self.size = size
+        self.size = 0
         self.pins = 0
         """Transactions that changed a row and are not in the index yet."""
 
@@ -46,25 +56,51 @@ class RowCache:
         self.changes: Changes = {}
         """Of the running transaction."""
 
-    def known(self, key: bytes, suffix: bytes) -> tuple[bool, bytes | None]:
-        """Return whether a row is known here, and its value; None: there is no such row."""
+    def get(self, key: bytes, suffix: bytes) -> bytes | Unknown | None:
+        """Return a row; None: there is no such row; `UNKNOWN`: it must be looked up."""
         cached = self._keys.get(key)
-        if cached is None or suffix not in cached.rows:
-            return False, None
-        return True, cached.rows[suffix]
+        return UNKNOWN if cached is None else cached.rows.get(suffix, UNKNOWN)
 
     def learn(self, key: bytes, suffix: bytes, value: bytes | None) -> None:
         """Take over what the index holds of a row that is not known here."""
-        self._set(self._key(key), suffix, value)
+        cached = self._keys.get(key)
+        if cached is None:
+            cached = self._keys[key] = _CachedKey()
+            self.size += _KEY_BYTES + len(key)
+            cached.size = _KEY_BYTES + len(key)
+        self._set(cached, suffix, value)
+
+    def learn_keys(
+        self, keys: Sequence[bytes], suffixes: Sequence[bytes], rows: Sequence[bytes | None]
+    ) -> None:
+        """Take over rows of keys of which nothing is known here.
+
+        Args:
+            keys: K of them.
+            suffixes: S of them.
+            rows: Of each key those of all suffixes, shape (K × S,).
+        """
+        width = len(suffixes)
+        beside = _KEY_BYTES + width * _ROW_BYTES + sum(map(len, suffixes))
+        for place, key in enumerate(keys):
+            found = rows[place * width : (place + 1) * width]
+            cached = self._keys[key] = _CachedKey()
+            cached.rows = dict(zip(suffixes, found, strict=True))
+            cached.size = beside + len(key) + sum(len(row) for row in found if row is not None)
+            self.size += cached.size
 
     def change(self, key: bytes, suffix: bytes, value: bytes | None) -> None:
         """Change a row in the running transaction."""
-        cached = self._key(key)
+        cached = self._keys.get(key)
+        if cached is None:
+            self.learn(key, suffix, None)
+            cached = self._keys[key]
         changed = self.changes.get(key)
         if changed is None:
-            changed = self.changes[key] = {}
+            self.changes[key] = {suffix: value}
             cached.pins += 1
-        changed[suffix] = value
+        else:
+            changed[suffix] = value
         self._set(cached, suffix, value)
 
     def rows(self, key: bytes, prefix: bytes) -> Rows:
@@ -100,18 +136,14 @@ class RowCache:
             else:
                 self.size -= cached.size
 
-    def _key(self, key: bytes) -> _CachedKey:
-        cached = self._keys.get(key)
-        if cached is None:
-            cached = self._keys[key] = _CachedKey(_KEY_BYTES + len(key))
-            self.size += cached.size
-        return cached
-
     def _set(self, cached: _CachedKey, suffix: bytes, value: bytes | None) -> None:
-        before = cached.rows.get(suffix)
-        grown = len(value or b"") - len(before or b"")
-        if suffix not in cached.rows:
+        rows = cached.rows
+        before = rows.get(suffix, UNKNOWN)
+        grown = 0 if value is None else len(value)
+        if before is UNKNOWN:
             grown += _ROW_BYTES + len(suffix)
-        cached.rows[suffix] = value
+        elif before is not None:
+            grown -= len(before)
+        rows[suffix] = value
         cached.size += grown
         self.size += grown

@@ -46,6 +46,9 @@ STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
 STORM_SECONDS: Final = 0.05
 """Time after which the rest of the timers is left to the next transaction."""
+_STORM_TIMERS_LEAST: Final = 100
+"""Timers that are looked up for a transaction after one that had no time for more."""
+_SECONDS_MAX: Final = (1 << 63) // 1000 - 1
 _ROWS_PER_EMIT: Final = 16_384
 LATE_REASON: Final = "late_reason"
 """Column that rows of the side journal have besides their own."""
@@ -112,6 +115,8 @@ class KeyedRun:
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
         self._has_expired = False
+        self._storm_timers = settings.storm_timers
+        """Timers to look up for the next transaction: after slow handlers, not many more than fired."""
         registry = Registry(store.meta(REGISTRY))
         self._handle = StateHandle(store, registry, self._current, settings.mode)
         processor.init(self._handle)
@@ -234,24 +239,27 @@ class KeyedRun:
         if not any(map(len, tables)):
             return
         rows = grouped(pa.concat_tables(tables), self._settings.key)
-        self._store.prefetch([place_of(key) for key in rows.keys])
-        time = self._time()
-        for key, value, of_key in rows_by_key(rows, self._maker):
-            self._enter(key)
+        places = [place_of(key) for key in rows.keys]
+        self._store.prefetch(places)
+        time, current = self._time(), self._current
+        for place, (key, value, of_key) in zip(places, rows_by_key(rows, self._maker), strict=True):
+            current.key, current.place = key, place
             output.take(self._processor.handle_rows(value, of_key, time))
 
     def _fire_timers(self, output: _Output) -> None:
         bound = due_bound(self._times, self._settings.mode)
         if bound is None:
             return
-        timers, has_more = self._store.due_timers(bound, self._settings.storm_timers)
+        timers, has_more = self._store.due_timers(bound, self._storm_timers)
+        self._storm_timers = self._settings.storm_timers
         end = self._clock.monotonic_seconds() + self._settings.storm_seconds
-        time = self._time()
+        time, current = self._time(), self._current
         for fired, (expiry, key) in enumerate(timers):
             if fired and self._clock.monotonic_seconds() >= end:
                 has_more = True
+                self._storm_timers = min(self._storm_timers, max(2 * fired, _STORM_TIMERS_LEAST))
                 break
-            self._enter(key)
+            current.key, current.place = key, place_of(key)
             value, _ = self._settings.key.decode(key)
             output.take(self._processor.handle_timer(value, expiry, time))
             # Also if the handler registered the same time again.
@@ -269,10 +277,6 @@ class KeyedRun:
             # Rows of a variable that is declared no more stay: only its declaration could tell which elements expired.
             if variable is not None:
                 variable.expire(place, suffix)
-
-    def _enter(self, key: bytes) -> None:
-        self._current.key = key
-        self._current.place = place_of(key)
 
     def _time(self) -> TxnTime:
         watermark = self._times.watermark_ms if self._settings.event_time else -1
@@ -309,5 +313,8 @@ def _event_ms(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, np.dtype[np.int6
     if pa.types.is_timestamp(column.type):
         per_ms = {"s": 0, "ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
         numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
-        return (numbers * 1000 if per_ms == 0 else numbers // per_ms), is_null
+        if per_ms:
+            return numbers // per_ms, is_null
+        # A second beyond what milliseconds can tell stays beyond every bound, and does not wrap.
+        return np.clip(numbers, -_SECONDS_MAX, _SECONDS_MAX) * 1000, is_null
     return pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), is_null

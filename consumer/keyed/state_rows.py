@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broadsheet.consumer.keyed.key_codec import from_sortable, group_of, sortable
+from broadsheet.consumer.keyed.key_codec import GROUPS, from_sortable, group_of, sortable
 from broadsheet.consumer.keyed.row_index import Rows
 from broadsheet.consumer.keyed.timers import expiries_of
 
@@ -26,6 +26,7 @@ DUE: Final = b"t"
 FILED: Final = b"e"
 GROUP_BYTES: Final = 2
 VARIABLE_BYTES: Final = 2
+_GROUPS: Final = [group.to_bytes(GROUP_BYTES) for group in range(GROUPS)]
 _NO_EXPIRY: Final = b"\x00"
 _EXPIRES: Final = b"\x01"
 _ID_BYTES: Final = 2
@@ -34,7 +35,7 @@ _EXPIRY_END: Final = _ID_BYTES + 1 + 8
 
 def place_of(key: bytes) -> bytes:
     """Return a key with its group before it: the beginning of its rows."""
-    return group_of(key).to_bytes(GROUP_BYTES) + key
+    return _GROUPS[group_of(key)] + key
 
 
 def key_at(place: bytes) -> bytes:
@@ -45,6 +46,11 @@ def key_at(place: bytes) -> bytes:
 def group_bytes(group: int) -> bytes:
     """Return the beginning of the places of a group and of those behind it."""
     return group.to_bytes(GROUP_BYTES)
+
+
+def row_prefix(schema_id: bytes) -> bytes:
+    """Return what is before the content of a row that does not expire."""
+    return schema_id + _NO_EXPIRY
 
 
 def new_row(schema_id: bytes, expiry_ms: int | None, content: bytes) -> bytes:

@@ -28,7 +28,7 @@ from broadsheet.consumer.keyed.recording import (
     KeyedFrame,
     new_frame,
 )
-from broadsheet.consumer.keyed.row_cache import Changes, RowCache
+from broadsheet.consumer.keyed.row_cache import UNKNOWN, Changes, RowCache
 from broadsheet.consumer.keyed.row_index import (
     MemoryIndex,
     RocksIndex,
@@ -148,9 +148,9 @@ class KeyedStore:
             place: `place_of` the key.
             suffix: Of the row.
         """
-        known, value = self._cache.known(place, suffix)
-        if known:
-            return value
+        known = self._cache.get(place, suffix)
+        if known is not UNKNOWN:
+            return known
         (value,) = self._required().get_many([_name(place, suffix)])
         self._cache.learn(place, suffix, value)
         if len(suffix) <= VARIABLE_BYTES:
@@ -176,10 +176,8 @@ class KeyedStore:
         suffixes = sorted(self._prefetched)
         if not unknown or not suffixes:
             return
-        wanted = [(place, suffix) for place in unknown for suffix in suffixes]
-        found = self._required().get_many([_name(*each) for each in wanted])
-        for (place, suffix), row in zip(wanted, found, strict=True):
-            self._cache.learn(place, suffix, row)
+        wanted = [_name(place, suffix) for place in unknown for suffix in suffixes]
+        self._cache.learn_keys(unknown, suffixes, self._required().get_many(wanted))
 
     def meta(self, name: bytes) -> bytes | None:
         """Return what is kept of no key under a name."""
@@ -339,6 +337,8 @@ class KeyedStore:
     def _open(self) -> None:
         self._check_open()
         self._directory.claim()
+        # Before the index is made, which would be a stranger among another store's files.
+        self._files.check()
         directory = self._local_state.directory / _INDEX
         index = self._new_index()
         known = _number_of(index)
@@ -401,7 +401,15 @@ class KeyedStore:
     def _settle(self, change: _Change) -> None:
         self._number += 1
         number = {_NUMBER: self._number.to_bytes(8)}
-        self._required().write({**change.rows, **change.entries, **number})
+        try:
+            self._required().write({**change.rows, **change.entries, **number})
+        except StoreError:
+            raise
+        except Exception as error:  # RocksDB's binding raises nothing more special.
+            raise StoreError(
+                self._fqn,
+                f"cannot write to its index: {error}; the commit is durable, and the next life goes on from it",
+            ) from error
         self._checkpoint = change.checkpoint.checkpoint
         if change.checkpoint.new_segments:
             known = {**self._segments, **change.checkpoint.new_segments}

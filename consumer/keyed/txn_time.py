@@ -9,7 +9,7 @@ They are committed with the state, so that a successor judges rows and timers as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -120,18 +120,16 @@ def next_txn_after_ms(
         return 0
     if mode is TimeMode.PROCESSING:
         due = backlog.next_due_ms
-        return None if due is None else max(0, due - max(now_ms, state.batch_ms))
+        if due is None or due <= state.batch_ms:
+            return None if due is None else 0
+        # By the clock alone: where it was set back, batch times stand still until it is past them, and timers wait.
+        return max(0, due - now_ms)
     if mode is TimeMode.NONE:
         return None
-    now_ms = max(now_ms, state.batch_ms)
-    if current_watermark(state.sources, rules, now_ms) > state.watermark_ms:
+    batch_ms = max(now_ms, state.batch_ms)
+    if current_watermark(state.sources, rules, batch_ms) > state.watermark_ms:
         return 0
     if backlog.next_due_ms is not None and backlog.next_due_ms <= state.watermark_ms:
         return 0
-    idle = next_idle_ms(state.sources, rules, state.watermark_ms, now_ms)
+    idle = next_idle_ms(state.sources, rules, state.watermark_ms, batch_ms)
     return None if idle is None else max(0, idle - now_ms)
-
-
-def sources_of(state: TimeState) -> Mapping[str, SourceTime]:
-    """Return the parts of the watermark by journal."""
-    return state.sources

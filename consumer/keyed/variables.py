@@ -17,7 +17,13 @@ from typing import Any, Final, Protocol, Self
 
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.row_types import Decoding, RowType
-from broadsheet.consumer.keyed.state_rows import content_of, expiry_of, new_row, schema_of
+from broadsheet.consumer.keyed.state_rows import (
+    content_of,
+    expiry_of,
+    new_row,
+    row_prefix,
+    schema_of,
+)
 from broadsheet.consumer.keyed.ttl import filed_at, is_expired
 from broadsheet.runtime.errors import ValidationError
 
@@ -89,6 +95,7 @@ class Variable:
 
     def __init__(self, type_: VariableType, rows: RowAccess, current: Current) -> None:
         self.type = type_
+        self._prefix = row_prefix(type_.schema_id)
         self._rows = rows
         self._current = current
 
@@ -177,7 +184,11 @@ class ValueState(Variable):
         Raises:
             ValidationError: it does not fit the declared type; the error names variable and field.
         """
-        self._write(self._place(), self.type.suffix, self._expiry(), self._encoded(value))
+        content = self._encoded(value)
+        if self.type.ttl_ms is None:
+            self._rows.put(self._place(), self.type.suffix, self._prefix + content)
+        else:
+            self._write(self._place(), self.type.suffix, self._expiry(), content)
 
     def clear(self) -> None:
         """Remove the value; nothing if there is none."""

@@ -123,6 +123,15 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         """The last frame that was read: bytes [begin, end) of its file."""
         self._closed = False
 
+    def check(self) -> None:
+        """Check that the directory holds this store's files, or nothing.
+
+        Raises:
+            ForeignStoreError: it holds others, or lacks what it has held.
+            OSError: as of the disk.
+        """
+        self._record.check()
+
     def load(
         self, select: Selection = since_newest_snapshot, *, tidies: bool = True
     ) -> Iterator[tuple[StoredFile, LayoutT, FrameT]]:
@@ -141,7 +150,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             # Before files go that a snapshot replaced, which an earlier life renamed and may not have synced.
             sync_directory(self._directory)
         if tidies:
-            self._record.check()
+            self.check()
             remove_if_there(self._recorder, self._directory, _NEXT)
         found = self.found()
         wanted = frozenset(select(found))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -23,6 +24,7 @@ from broadsheet.testing.stores.subject import FixedShard, StoreSubject, offset_o
 from tests.support.store_subjects import (
     AggregateSubject,
     JsonSubject,
+    KeyedSubject,
     RocksDbSubject,
     SqliteSubject,
     SqlSubject,
@@ -33,7 +35,7 @@ KEYS: Final = 50
 COMMITS_MAX: Final = 24
 _IO_ERROR: Final = re.compile("(Input/output|disk I/O|IO) error")
 _SAID: Final = re.compile(r"(restored|begins|committed) \d+")
-KINDS: Final = ("json_file", "sql", "sqlite", "rocksdb", "aggregate")
+KINDS: Final = ("json_file", "sql", "sqlite", "rocksdb", "aggregate", "keyed")
 
 
 @contextmanager
@@ -49,6 +51,7 @@ def subject_of(kind: str, directory: Path) -> Iterator[StoreSubject]:
     kinds: dict[str, Callable[[Path], StoreSubject]] = {
         "aggregate": AggregateSubject,
         "json_file": JsonSubject,
+        "keyed": partial(KeyedSubject, index="rocksdb"),
         "sqlite": SqliteSubject,
         "rocksdb": RocksDbSubject,
     }

@@ -1,0 +1,180 @@
+"""The files and the index of a keyed store: what a commit costs, what a restart reads, and what it does not believe."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broadsheet.consumer.errors import ForeignStoreError, StoreError
+from broadsheet.consumer.keyed.recording import RANGES
+from broadsheet.consumer.keyed.state_rows import key_at, new_row, place_of
+from broadsheet.consumer.keyed.store import IndexKind, KeyedStore
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.testing.stores.subject import FixedShard, RecordedSubject, reading, wait
+
+SHARD = FixedShard()
+SUFFIX = b"\x00\x01"
+VALUE_BYTES = 400
+
+
+def put(store: KeyedStore, key: int, content: bytes | None) -> None:
+    """Set the row of a key."""
+    row = None if content is None else new_row(SUFFIX, None, content)
+    store.put(place_of(b"%06d" % key), SUFFIX, row)
+
+
+def rows_in(store: KeyedStore) -> dict[int, bytes]:
+    """Return the rows of all keys."""
+    return {int(key_at(name)[:-2]): row[3:] for name, row in store.committed_rows()}
+
+
+class Life:
+    """A store in a directory that stays, and what it should hold."""
+
+    def __init__(self, directory: Path, index: IndexKind = "rocksdb") -> None:
+        self.store = KeyedStore(
+            SHARD,
+            LocalState(directory),
+            index=index,
+            snapshot_bytes_min=8 << 10,
+            lock_wait_seconds=0,
+        )
+        self.checkpoint = self.store.restore_checkpoint(SHARD)
+
+    def commit(self, number: int, expected: dict[int, bytes], *, keys: int = 20) -> None:
+        """Change some keys, and remove one."""
+        chosen = random.Random(number)
+        for _ in range(keys):
+            key, content = chosen.randrange(400), chosen.randbytes(VALUE_BYTES)
+            put(self.store, key, content)
+            expected[key] = content
+        gone = chosen.choice(sorted(expected))
+        put(self.store, gone, None)
+        del expected[gone]
+        wait(self.store.start_commit(SHARD, reading(number), ()))
+
+    def end(self) -> None:
+        """Destroy it."""
+        self.store.destroy()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory that stays."""
+    return tmp_path / "state"
+
+
+def test_log_grows_by_about_twice_what_changes(tmp_path: Path) -> None:
+    """Snapshots go range by range, and cost as much as the changes: through many times the state, the log gets at most
+    a little more than two bytes a byte, no snapshot is of everything, and what is left of it is bounded.
+    """
+    subject = RecordedSubject(
+        tmp_path,
+        new_store=lambda shard: KeyedStore(shard, index="memory", snapshot_bytes_min=8 << 10),
+        put=lambda *_: None,
+        committed=lambda _: {},
+    )
+    store = subject.open(SHARD)
+    assert isinstance(store, KeyedStore)
+    store.restore_checkpoint(SHARD)
+    keys, rounds, changed = 800, 150, 0
+    chosen = random.Random(1)
+    for number in range(rounds):
+        written = chosen.sample(range(keys), keys if number == 0 else 40)
+        for key in written:
+            put(store, key, chosen.randbytes(VALUE_BYTES))
+        changed += len(written) * VALUE_BYTES
+        wait(store.start_commit(SHARD, reading(number + 1), ()))
+    state = keys * VALUE_BYTES
+    assert changed > 7 * state
+
+    log = subject.log_of(SHARD)
+    assert sum(len(change.content) for change in log.changes) < 2.2 * changed
+
+    live = log.replay(tmp_path / "live")
+    files = [path.stat().st_size for path in live.iterdir() if path.name[0] in "sc"]
+    assert sum(files) < 4 * state
+    assert max(files) < state / 4 + state / RANGES
+    store.destroy()
+
+
+def test_restart_reads_only_what_its_index_lacks(directory: Path) -> None:
+    """An index of an earlier commit, as a crash leaves it, catches up from the files; one that is up to date reads no
+    rows; and one whose missing commits are only in snapshots is made again.
+    """
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    for number in range(1, 4):
+        life.commit(number, expected)
+    life.end()
+    shutil.copytree(directory / "index", directory.parent / "early")
+    life = Life(directory)
+    assert rows_in(life.store) == expected
+    life.commit(4, expected, keys=2)
+    life.end()
+
+    def with_early_index() -> Life:
+        shutil.rmtree(directory / "index")
+        shutil.copytree(directory.parent / "early", directory / "index")
+        return Life(directory)
+
+    life = with_early_index()
+    assert rows_in(life.store) == expected
+    for number in range(5, 60):
+        life.commit(number, expected)
+    life.end()
+    life = with_early_index()
+    assert rows_in(life.store) == expected
+    assert life.checkpoint == reading(59)
+    life.end()
+
+
+def test_restart_with_another_kind_of_index_has_the_same_rows(directory: Path) -> None:
+    """The index is no part of the state: it may be changed, lost and made again."""
+    expected: dict[int, bytes] = {}
+    kinds: tuple[IndexKind, ...] = ("rocksdb", "memory", "rocksdb")
+    for number, kind in enumerate(kinds, start=1):
+        life = Life(directory, kind)
+        assert rows_in(life.store) == expected
+        life.commit(number, expected)
+        life.end()
+
+
+def test_index_that_is_ahead_of_its_files_is_refused(directory: Path) -> None:
+    """Files of an older copy with the index of today are two states; neither may be taken for the shard's."""
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    life.commit(1, expected, keys=1)
+    life.end()
+    older = directory.parent / "older"
+    shutil.copytree(directory, older)
+    life = Life(directory)
+    life.commit(2, expected, keys=1)
+    life.end()
+    shutil.rmtree(older / "index")
+    shutil.copytree(directory / "index", older / "index")
+
+    with pytest.raises(
+        StoreError, match="its index is at commit 2, and its files end at 1: restore"
+    ):
+        Life(older)
+
+
+def test_directory_of_another_store_is_refused_and_left_as_it_is(directory: Path) -> None:
+    """A keyed store that began with nothing there would apply again what the other one applied."""
+    other: JsonFileStore[dict[str, int]] = JsonFileStore(
+        SHARD, directory, initial={}, state_type=dict[str, int]
+    )
+    other.restore_checkpoint(SHARD)
+    wait(other.start_commit(SHARD, reading(1), ()))
+    other.destroy()
+    state = next(directory.rglob("state.json")).parent
+
+    with pytest.raises(ForeignStoreError, match="files of a json store"):
+        Life(state)
+
+    assert not (state / "index").exists()

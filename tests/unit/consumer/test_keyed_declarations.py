@@ -1,0 +1,322 @@
+"""What users declare of keyed state: schemas, types, and later versions of them; and what they may not do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from broadsheet.consumer.keyed import (
+    EventTime,
+    JournalOutput,
+    KeyedApplication,
+    KeyedProcessor,
+    KeyRows,
+    StateHandle,
+    TxnTime,
+)
+from broadsheet.consumer.keyed.ddl import parse_ddl
+from broadsheet.consumer.keyed.output_rows import output_table
+from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.journals import NDJSON, JsonType, MappedJournal
+from broadsheet.runtime.errors import ValidationError
+from tests.support.keyed_runs import Lives, settings_of
+
+ROWS = "key string, n int"
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A value as a Struct."""
+
+    x: int
+    y: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A value as a dataclass, with others in it."""
+
+    ends: list[Point]
+    name: str
+
+
+class Doing(KeyedProcessor):
+    """Does what a test says."""
+
+    def __init__(
+        self,
+        declare: Callable[[StateHandle], Any],
+        do: Callable[[Any], Any] = lambda _: None,
+    ) -> None:
+        self._declare = declare
+        self._do = do
+
+    def init(self, state: StateHandle) -> None:
+        """Declare."""
+        self.state = self._declare(state)
+
+    def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> Iterator[Any]:
+        """Do."""
+        del key, rows, time
+        yield self._do(self.state)
+
+
+def done(
+    directory: Path, declare: Callable[[StateHandle], Any], *doing: Callable[[Any], Any]
+) -> list[Any]:
+    """Return what each function returns, one transaction and one life each."""
+    out: list[Any] = []
+    todo = list(doing)
+    lives = Lives(
+        directory,
+        lambda: Doing(declare, lambda state: todo[0](state)),
+        settings_of(ROWS, "key string"),
+    )
+    try:
+        while todo:
+            out += lives.transact([("a", 1)])
+            todo.pop(0)
+            lives.reopen()
+    finally:
+        lives.end()
+    return out
+
+
+def test_ddl_of_every_type_is_the_schema_that_spark_makes_of_it() -> None:
+    """Users paste the schemas of their Spark jobs."""
+    schema = parse_ddl(
+        "a INT NOT NULL, `b c`: string COMMENT 'a, b', d decimal(10,2), e array<struct<x:bigint,y:map<string,date>>>,"
+        " f timestamp, g timestamp_ntz, h varchar(3), i decimal, j tinyint"
+    )
+
+    assert schema == pa.schema(
+        [
+            pa.field("a", pa.int32(), nullable=False),
+            ("b c", pa.string()),
+            ("d", pa.decimal128(10, 2)),
+            (
+                "e",
+                pa.list_(pa.struct([("x", pa.int64()), ("y", pa.map_(pa.string(), pa.date32()))])),
+            ),
+            ("f", pa.timestamp("us", "UTC")),
+            ("g", pa.timestamp("us")),
+            ("h", pa.string()),
+            ("i", pa.decimal128(10, 0)),
+            ("j", pa.int8()),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "int", "a", "a int,", "a int b int", "a array<int", "a foo", "a int, a int", "a ;"]
+)
+def test_ddl_that_is_none_is_refused_with_its_text(text: str) -> None:
+    """The error is read far from the schema."""
+    with pytest.raises(ValidationError, match="expected"):
+        parse_ddl(text)
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (int, 5),
+        (list[str], ["a", ""]),
+        (Point, Point(1, 2.5)),
+        (Line, Line([Point(1), Point(2, 0.5)], "l")),
+        ("x int, y string", (1, None)),
+        (pa.schema([("x", pa.list_(pa.int32()))]), ([1, None],)),
+    ],
+)
+def test_state_of_each_kind_of_declaration_is_read_back_in_another_life(
+    tmp_path: Path, declared: Any, value: Any
+) -> None:
+    """A value, an element of a list and an entry of a map: the same object comes back, and is a fresh one."""
+
+    def declare(state: StateHandle) -> Any:
+        return (
+            state.value("v", declared),
+            state.list("l", declared),
+            state.map("m", "k string", declared),
+        )
+
+    def write(state: Any) -> None:
+        state[0].update(value)
+        state[1].append(value)
+        state[2].put(("k",), value)
+
+    def read(state: Any) -> Any:
+        return state[0].get(), list(state[1].get()), dict(state[2].items())
+
+    assert done(tmp_path, declare, write, read)[1] == (value, [value], {("k",): value})
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "error"),
+    [
+        ("n int", (1 << 31,), "v.n: .*2147483647"),
+        ("n int", ("5",), "v.n: Expected `int"),
+        ("n int", (True,), "v.n: .*bool"),
+        ("n int, s string", (1,), "v: expected 2 fields"),
+        ("n int", 5, "v: expected a tuple"),
+        ("n int NOT NULL", (None,), "v.n: "),
+        (Point, Line([], ""), "v: expected a Point, got Line"),
+        (int, 1.5, "v.value: "),
+    ],
+)
+def test_value_that_does_not_fit_is_refused_where_it_is_written(
+    tmp_path: Path, declared: Any, value: Any, error: str
+) -> None:
+    """A wrong type that was stored as something else would be found weeks later."""
+    with pytest.raises(ValidationError, match=error):
+        done(tmp_path, lambda state: state.value("v", declared), lambda v: v.update(value))
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "value", "read"),
+    [
+        ("a int, b string", "b string, a int", (1, "x"), ("x", 1)),
+        ("a int", "a int, b string", (1,), (1, None)),
+        ("a int, b string", "b string", (1, "x"), ("x",)),
+        ("a int", "a long", (1,), (1,)),
+        ("a long", "a double", (3,), (3.0,)),
+        (Point, "x long, y double", Point(1, 2.0), (1, 2.0)),
+    ],
+)
+def test_state_of_an_earlier_declaration_is_read_by_name(
+    tmp_path: Path, written: Any, wanted: Any, value: Any, read: Any
+) -> None:
+    """A job is deployed again with other fields: its state goes on, in values and in lists; appends to a list of before
+    keep both.
+    """
+    declared = [written, wanted, wanted]
+
+    def declare(state: StateHandle) -> Any:
+        each = declared.pop(0) if len(declared) > 1 else declared[0]
+        return state.value("v", each), state.list("l", each)
+
+    def write(state: Any) -> None:
+        state[0].update(value)
+        state[1].put([value, value])
+
+    def append(state: Any) -> Any:
+        state[1].append(read)
+        return state[0].get(), list(state[1].get())
+
+    found = done(tmp_path, declare, write, append)
+
+    assert found[1] == (read, [read, read, read])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (lambda state: state.value("v", "a string"), "v.a: expected int32 as it is stored"),
+        (lambda state: state.value("v", "a smallint"), "v.a: "),
+        (lambda state: state.value("v", "a int, b int NOT NULL"), "v.b: expected a nullable type"),
+        (lambda state: state.list("v", "a int"), "v: expected a ValueState, as it is stored"),
+    ],
+)
+def test_declaration_that_cannot_read_what_is_stored_is_refused_at_the_start(
+    tmp_path: Path, wanted: Any, error: str
+) -> None:
+    """The error names variable and field before a single row is handled."""
+    declared = [lambda state: state.value("v", "a int"), wanted]
+
+    def declare(state: StateHandle) -> Any:
+        return (declared.pop(0) if len(declared) > 1 else declared[0])(state)
+
+    with pytest.raises(ValidationError, match=error):
+        done(tmp_path, declare, lambda v: v.update((1,)), lambda _: None)
+
+
+def test_variables_and_timers_are_refused_outside_of_their_time(tmp_path: Path) -> None:
+    """Without a key there is no state; without a kind of time no timers; and init is where variables are declared."""
+    handles: list[StateHandle] = []
+
+    def declare(state: StateHandle) -> Any:
+        handles.append(state)
+        value = state.value("v", int)
+        with pytest.raises(ValidationError, match="there is no key"):
+            value.get()
+        with pytest.raises(ValidationError, match="no other variable has"):
+            state.map("v", str, int)
+        with pytest.raises(ValidationError, match="ttl_ms: expected a positive time"):
+            state.value("w", int, ttl_ms=0)
+        return state.timers
+
+    def do(timers: Any) -> None:
+        with pytest.raises(ValidationError, match="declared in init"):
+            handles[0].value("late", int)
+        with pytest.raises(ValidationError, match="time='processing'"):
+            timers.register(5)
+
+    assert done(tmp_path, declare, do) == [None]
+
+
+def test_processor_attributes_of_a_transaction_do_not_outlive_it(tmp_path: Path) -> None:
+    """What a handler remembers on the object would be lost at a fail-over, so it is lost at the next transaction."""
+
+    class Remembering(KeyedProcessor):
+        def init(self, state: StateHandle) -> None:
+            del state
+            self.seen = 0
+
+        def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> Iterator[Any]:
+            del rows, time
+            self.seen += 1
+            yield (*key, self.seen)
+
+    lives = Lives(tmp_path, Remembering, settings_of(ROWS, "key string"))
+    try:
+        assert lives.transact([("b", 1), ("a", 1)]) == [("a", 1), ("b", 2)]
+        assert lives.transact([("c", 1)]) == [("c", 1)]
+    finally:
+        lives.end()
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ({"key": "user string"}, "key.user: expected a column of the rows"),
+        ({"key": "n string"}, "key.n: expected a column of the rows, of type string"),
+        ({"key": "key text"}, "key: expected a type"),
+        ({"time": "event"}, "event_time: expected one"),
+        ({"event_time": EventTime(column="key")}, "event_time.column: expected a timestamp"),
+        ({"rows": "tags array<string>", "key": "tags array<string>"}, "key.tags: expected a key"),
+    ],
+)
+def test_application_whose_parts_do_not_fit_is_refused_when_it_is_made(
+    parts: dict[str, Any], error: str
+) -> None:
+    """In the driver, where the user sees it, and not in a member's log."""
+    described: dict[str, Any] = {"key": "key string", "rows": ROWS, **parts}
+    with pytest.raises(ValidationError, match=error):
+        KeyedApplication(lambda: Doing(lambda state: state), **described)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([("a", 1), ("b",)], "output: expected 2 fields"),
+        ([("a", 1.5)], "output.n: expected int64"),
+        ([("a", 1), (None, 2)], "output.key: expected no null"),
+        (["a"], "output: expected a tuple"),
+    ],
+)
+def test_output_that_does_not_fit_names_its_column(rows: list[Any], error: str) -> None:
+    """The handler is the user's: the error says which column of its output is wrong."""
+    with pytest.raises(ValidationError, match=error):
+        output_table(rows, RowType("key string NOT NULL, n long"))
+
+
+def test_output_of_a_class_is_columns_of_its_fields() -> None:
+    """Handlers may yield objects of the declared class."""
+    table = output_table([Point(1), Point(2, 0.5)], RowType(Point))
+
+    assert table.to_pydict() == {"x": [1, 2], "y": [None, 0.5]}
+    assert JournalOutput(MappedJournal("out", NDJSON), JsonType(), Point).schema is Point

@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from broadsheet.runtime.file_sync import sync_content
+
 P = ParamSpec("P")
 
 
@@ -190,7 +192,7 @@ class Disk:
 
     def sync_data(self, fd: int) -> None:
         """Force a file's content to the disk."""
-        os.fdatasync(fd)
+        sync_content(fd)
 
     def sync_file(self, path: Path) -> None:
         """Force the content of a closed file to the disk."""

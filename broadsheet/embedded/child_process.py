@@ -6,6 +6,8 @@ whole process ends, in which case the child must end too.
 
 The child asks for the signal itself, in a small launcher that then becomes the program. A `preexec_fn` would run
 Python between fork and exec of a process that has threads, and gRPC forbids that.
+
+On macOS no system call asks for such a signal. There a process beside the program looks whether the parent is there.
 """
 
 from __future__ import annotations
@@ -29,6 +31,25 @@ if os.getppid() != parent:
     sys.exit("the parent ended during the start")
 os.execv(program[0], program)
 """
+_WATCHED_LAUNCHER = """
+import os, sys, time
+parent, program = int(sys.argv[1]), sys.argv[2:]
+launcher = os.getpid()
+if os.fork() == 0:
+    # What the program has open is its own: a reader of its output waits until all who have it open have ended.
+    os.closerange(0, 256)
+    while os.getppid() == launcher:
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:
+            os.kill(launcher, 9)
+        time.sleep(0.5)
+    os._exit(0)
+if os.getppid() != parent:
+    sys.exit("the parent ended during the start")
+os.execv(program[0], program)
+"""
+"""The same where no system call asks for a signal, as on macOS: a process beside the program looks twice a second."""
 KILL_TIMEOUT_SECONDS = 10.0
 """A killed process is gone at once, unless the kernel is busy writing its memory away."""
 
@@ -52,7 +73,8 @@ class ChildProcess:
             log_file: Where its standard output and error go, appended.
             environment: Its environment; this process' own if None.
         """
-        self._command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        launcher = _LAUNCHER if sys.platform == "linux" else _WATCHED_LAUNCHER
+        self._command = [sys.executable, "-I", "-S", "-c", launcher, str(os.getpid()), *command]
         self._directory = directory
         self._log_file = log_file
         self._environment = environment

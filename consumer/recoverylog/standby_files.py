@@ -146,7 +146,9 @@ def _copied(read: int, write: int, is_wanted: Callable[[], bool]) -> bool:
 
 def _copied_chunk(read: int, write: int) -> int:
     try:
-        return os.copy_file_range(read, write, CHUNK_BYTES)
+        # macOS has none.
+        if hasattr(os, "copy_file_range"):
+            return os.copy_file_range(read, write, CHUNK_BYTES)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
             raise

@@ -35,6 +35,7 @@ from broadsheet.consumer.recoverylog.local_state import (
 )
 from broadsheet.consumer.stores.settled_files import settle, sync_directory
 from broadsheet.consumer.stores.store_record import StoreFiles, StoreKind
+from broadsheet.runtime.file_sync import sync_content
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.runtime.private_directory import FILE_MODE
 
@@ -209,7 +210,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         _write(self._descriptor, content)
         self.changes_bytes += len(content)
         if self._recorder is None:
-            os.fdatasync(self._descriptor)
+            sync_content(self._descriptor)
             self._record.record()
             return None
         record_write(self._recorder, self.present[-1].name, self._length, content)

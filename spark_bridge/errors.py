@@ -13,6 +13,7 @@ SparkBridgeError
 ├── MemberReleasedError             a member left although the cluster was not stopped
 ├── JavaNotFoundError(detail)       no usable Java
 ├── SparkConfError(name)            a setting of the session would harm members
+├── SparkVersionError(feature)      PySpark is older than a feature needs
 ├── ClusterConfError(name)          one of `spark.broadsheet.*` is not what it must be
 ├── ShardNotServedError(shard_id)   a task's call was not answered in time; also a TimeoutError
 │   └── MembersGoneError            no member answered at all
@@ -44,6 +45,19 @@ class ExecutorUnfitError(ClusterStartError):
 
     def __init__(self, problems: str) -> None:
         super().__init__(f"no executor can run a member:\n{problems}")
+
+
+class SparkVersionError(SparkBridgeError):
+    """PySpark is older than a feature needs; the message names both versions, and what works with this one."""
+
+    def __init__(self, feature: str, minimum: tuple[int, int], present: str) -> None:
+        wanted = ".".join(map(str, minimum))
+        super().__init__(
+            f"{feature} needs PySpark {wanted} or later, and this is {present}; "
+            "docs/spark.md#versions-of-spark says what works with which"
+        )
+        self.feature = feature
+        self.minimum = minimum
 
 
 class ClusterStopError(SparkBridgeError):

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource
 from broadsheet.spark_bridge.shard_tables.moves_format import ShardMovesFormat
 from broadsheet.spark_bridge.shard_tables.shards_format import ShardsFormat
 from broadsheet.spark_bridge.shard_tables.state_format import ShardStateFormat
+from broadsheet.spark_bridge.spark_version import JOURNALS_MIN, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+
+_JOURNALS = 'the format "journal"'
 
 
 class JournalFormat(DataSource):
@@ -39,24 +43,28 @@ class JournalFormat(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns of the selected messages, for a caller that names none."""
+        require_spark(_JOURNALS, JOURNALS_MIN)
         from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 
         return infer_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch DataFrame."""
+        require_spark(_JOURNALS, JOURNALS_MIN)
         from broadsheet.spark_bridge.journal_source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream of micro-batches."""
+        require_spark(_JOURNALS, JOURNALS_MIN)
         from broadsheet.spark_bridge.journal_source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer that publishes a DataFrame once."""
+        require_spark(_JOURNALS, JOURNALS_MIN)
         from broadsheet.spark_bridge.journal_sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
@@ -65,6 +73,7 @@ class JournalFormat(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return the writer that publishes a stream of micro-batches."""
+        require_spark(_JOURNALS, JOURNALS_MIN)
         from broadsheet.spark_bridge.journal_sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

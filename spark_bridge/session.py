@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from broadsheet.spark_bridge.errors import ConnectNotSupportedError, SparkConfError
 from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.spark_version import MEMBERS_MIN, require_spark
 from broadsheet.spark_bridge.standalone import spark_home_of_pip
 
 TASK_FAILURES_MIN = 1_000
@@ -48,9 +49,11 @@ def check_session(spark: SparkSession) -> None:
     """Refuse a session that cannot host members.
 
     Raises:
+        SparkVersionError: PySpark is older than members need.
         ConnectNotSupportedError: it is a Spark Connect session.
         SparkConfError: as `check_conf`.
     """
+    require_spark("ShardCluster", MEMBERS_MIN)
     # Recognized by its name, because importing Connect needs packages that only its users have.
     if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
         raise ConnectNotSupportedError(

@@ -22,6 +22,7 @@ from functools import cache
 from importlib import import_module
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 from broadsheet.runtime.errors import ExtraMissingError
@@ -93,6 +94,9 @@ def public_names(
             # Any other missing module is a defect of ours or of the installation, and must not be hidden.
             if extra is None:
                 raise
+            root = (error.name or "").partition(".")[0]
+            if root != error.name and find_spec(root) is not None:
+                raise _too_old(f"{door}.{name}", root, error) from error
             raise ExtraMissingError(f"{door}.{name}", *extra, module=error.name or "") from error
         # The next access finds the name in the package, without this function.
         setattr(sys.modules[door], name, found)
@@ -102,6 +106,16 @@ def public_names(
         return sorted({*vars(sys.modules[door]), *homes_of(door)})
 
     return find, names
+
+
+def _too_old(what: str, package: str, error: ModuleNotFoundError) -> ImportError:
+    """Return the error of a name whose library is there, and lacks a module: to install it would change nothing."""
+    present = getattr(import_module(package), "__version__", "unknown")
+    return ImportError(
+        f"{what} needs another version of {package}: {present} has no {error.name}; "
+        f"docs/dependencies.md says which are supported",
+        name=error.name,
+    )
 
 
 def _source_of(spec: ModuleSpec) -> str:

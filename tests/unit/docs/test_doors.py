@@ -257,6 +257,32 @@ def test_names_that_need_an_extra_say_which() -> None:
     assert lacking == {}
 
 
+_LACKING = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyspark.sql.datasource":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import broadsheet.spark_bridge
+try:
+    broadsheet.spark_bridge.register_formats
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_library_that_is_too_old_is_not_said_to_be_missing() -> None:
+    """PySpark 3.5 has no data sources in Python: `pip install pyspark` would change nothing."""
+    told = _python(_LACKING)
+
+    assert "register_formats needs another version of pyspark: " in told
+    assert "has no pyspark.sql.datasource" in told
+    assert "pip install" not in told
+
+
 def test_a_bare_installation_has_what_the_first_programs_need() -> None:
     """Only what is about an extra's own subject may need it: never the application's contract, or a client."""
     told = _python(
@@ -278,10 +304,20 @@ def test_a_bare_installation_has_what_the_first_programs_need() -> None:
     assert told == ""
 
 
+def _requirements(extras: dict[str, list[str]], name: str) -> Iterator[str]:
+    """Yield what an extra needs, and what the extras that it names need."""
+    for requirement in extras[name]:
+        own = re.fullmatch(r"broadsheet\[(.+)\]", requirement)
+        if own is None:
+            yield requirement
+        for each in own[1].split(",") if own else ():
+            yield from _requirements(extras, each)
+
+
 def test_extras_are_those_of_the_project() -> None:
     """What an error tells to install exists, and brings the package that is missing."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     for module, (extra, packages) in EXTRAS.items():
-        listed = " ".join(project["optional-dependencies"][extra])
+        listed = " ".join(_requirements(project["optional-dependencies"], extra))
         for package in packages.split(" and "):
             assert package in listed, f"{module}: [{extra}] has no {package}"

@@ -29,7 +29,7 @@ from broadsheet.wire import journal_pb2, shard_pb2
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import ID, NAME, label_set, selector
 
-NOBODY: Final = "can-i/nothing-has-this-name"
+NO_NAME: Final = "can-i/nothing-has-this-name"
 """Stands for the id of a question without one."""
 NO_MEMBER: Final = "can-i#nothing-has-this-name"
 _HIDDEN: Final = "there is none of this name, or the selector does not cover it"
@@ -88,7 +88,7 @@ async def can_i(connection: Connection, options: _CanIOptions) -> ExitStatus:
 
 async def _answer(ask: Ask, connection: Connection, name: str | None) -> Answer:
     try:
-        await ask(connection, name or NOBODY)
+        await ask(connection, name or NO_NAME)
     except UnauthenticatedError as error:
         return Answer(False, str(error))
     except NotAuthorizedError as error:

@@ -134,7 +134,7 @@ def shards() -> None:
                 "quarantined": "List unknown entries that the broker moved to quarantine.",
                 "read": "Write a journal's bytes to standard output.",
                 "reset-head": "Accept that the end of journals was lost.",
-                "suspend": "Suspend journals that nobody appends to.",
+                "suspend": "Suspend journals that receive no appends.",
                 "verify": "Compare stored fragments with their checksums.",
             },
         ),

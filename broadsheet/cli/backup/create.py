@@ -13,8 +13,9 @@ from typing import Final
 import click
 
 from broadsheet.cli.backup.file import Backup, SavedShard, backup_lines
-from broadsheet.cli.command import argument, cluster_command, command_options, option
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError

@@ -12,8 +12,9 @@ import click
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.cli.backup.create import summary_of
 from broadsheet.cli.backup.file import SavedShard, read_backup
-from broadsheet.cli.command import YesOrDryRun, argument, cluster_command, command_options
+from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.options import YesOrDryRun, argument, command_options
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.text_files import read_text

@@ -93,7 +93,7 @@ def _print_journal(document: dict[str, Any]) -> None:
             "journal": spec["name"],
             "labels": ", ".join(f"{label['name']}={label['value']}" for label in labels),
             "replication": str(spec["replication"]),
-            "served by": ", ".join(members) or "nobody",
+            "served by": ", ".join(members) or "no broker",
             "suspended": ""
             if suspend.get("level", "NONE") == "NONE"
             else f"{suspend['level']} at offset {suspend['offset']}",

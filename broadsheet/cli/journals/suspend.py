@@ -20,7 +20,7 @@ class _SuspendOptions:
 
 @cluster_command("suspend", _SuspendOptions)
 async def suspend_journals(connection: Connection, options: _SuspendOptions) -> None:
-    """Suspend journals that nobody appends to.
+    """Suspend journals that receive no appends.
 
     An empty journal is suspended fully; any other can still be read. The next append resumes it. Without --force, only
     journals whose content has been in fragments for their flush interval (a day, if they have none) are suspended.

@@ -64,7 +64,7 @@ async def _drained(client: AllocationClient, options: _DrainOptions) -> bool:
     """Show the plan of a drain and carry it out; return whether the members leave now.
 
     Raises:
-        PlanNotAppliedError: the cluster changed in between, again and again if nobody has to look at the plan.
+        PlanNotAppliedError: the cluster changed in between, again and again with --yes.
     """
     for attempt in range(PLANS_MAX):
         made = await client.plan(drain=options.members)

@@ -279,7 +279,7 @@ class ServeOptions:
         metavar="STORE",
     )
     metrics_push: str = option(
-        "URL of a Pushgateway that gets the metrics every 15 s, where nobody can scrape them.",
+        "URL of a Pushgateway that gets the metrics every 15 s, where they cannot be scraped.",
         env="CONSUMER_METRICS_PUSH",
         is_secret=True,
         default="",

@@ -16,7 +16,7 @@ _DEFAULTS: Final = ShardConfig()
 _HELP: Final = {
     "restart_delay_seconds": "Longest delay after a shard's first failure; it doubles with each further one.",
     "restart_delay_seconds_max": "What it doubles up to.",
-    "healthy_seconds": "A primary that served for so long starts its failures anew, and did not kill its member.",
+    "healthy_seconds": "A primary that served for so long has its failures forgotten, and did not kill its member.",
     "attempts_max": "Failures of the application in a row until its shard is quarantined; 0: never.",
     "quarantine_seconds": "A quarantined shard is tried again after this; 0: once its spec changes.",
     "poison_attempts": "Failures in a row at one message until it goes to the shard's dead-letter journal.",

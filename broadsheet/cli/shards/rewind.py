@@ -89,7 +89,7 @@ def _say_what_next(shard: str, done: Rewind, *, dry_run: bool) -> None:
     if done.unassigned:
         verb = "would be" if dry_run else "were"
         say(
-            f"{', '.join(done.unassigned)} {verb} unassigned with it; the allocator assigns the shard anew "
+            f"{', '.join(done.unassigned)} {verb} unassigned with it; the allocator assigns the shard again "
             "(shardctl shards list)"
         )
     elif done.failed:

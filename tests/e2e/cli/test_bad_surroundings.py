@@ -33,7 +33,7 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def _error(*arguments: str) -> str:
+def _error(*arguments: str, status: int = 1) -> str:
     """Return the one line with which a command ends at once."""
     ended = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
@@ -44,7 +44,7 @@ def _error(*arguments: str) -> str:
         check=False,
         env=os.environ | {"GRPC_VERBOSITY": "ERROR"},
     )
-    assert ended.returncode == 1, ended
+    assert ended.returncode == status, ended
     (line,) = ended.stderr.splitlines()
     return line
 
@@ -110,7 +110,8 @@ def test_second_dev_on_one_directory_says_so_at_once(tmp_path: Path) -> None:
         lock.write("4711\n")
         lock.flush()
 
-        line = _error(*dev, "--data-dir", str(tmp_path))
+        # Another directory is needed: the option is wrong.
+        line = _error(*dev, "--data-dir", str(tmp_path), status=2)
 
     assert line == (
         f"Error: --data-dir: another shardctl dev uses {tmp_path} (process 4711); stop it, or choose another "

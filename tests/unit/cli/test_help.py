@@ -103,6 +103,17 @@ def test_summary_of_a_lazy_command_is_its_own(name: str, lazy: LazyCommand) -> N
     assert lazy.load(name).get_short_help_str(limit=100) == lazy.summary
 
 
+@pytest.mark.parametrize(
+    ("name", "lazy"), list(_lazy(main)), ids=[f"{lazy.module}:{name}" for name, lazy in _lazy(main)]
+)
+def test_verb_is_in_the_file_of_its_name(name: str, lazy: LazyCommand) -> None:
+    """A newcomer opens `shards/wait.py` for `shardctl shards wait`: exceptions are few, and named here."""
+    file = lazy.module.rpartition(".")[2].rstrip("_")
+    families = {"resume": "pause", "uncordon": "cordon"}
+
+    assert file in {name.replace("-", "_"), families.get(name), "spec_verbs"}
+
+
 def test_every_exit_status_is_documented() -> None:
     """Scripts tell a shard that is not there from a cluster that is not: one table says how."""
     table = (REPOSITORY / "docs" / "operations.md").read_text()

@@ -1,24 +1,34 @@
-"""Size of an installation and seconds of imports: `make bench BENCH=first_success`.
+"""The way to a first success from an empty environment: `make bench BENCH=first_success`.
 
-The checkout is installed as a user installs it, into a new virtual environment, with what the package index gives out
-today: figures of different days differ by other projects' releases. Extras may be named: `python -m
-bench.first_success core embedded spark`; `core` is none, and the default.
+The wheel of the checkout is installed as a user installs it, into a new virtual environment, with what the package
+index gives out today: figures of different days differ by other projects' releases. Then a project is made and run in
+an empty folder. Extras may be named: `python -m bench.first_success core embedded spark`; `core` is none. Projects need
+`embedded`, so `first_message_s` and `first_test_s` are measured with that extra alone.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from bench.report import emit
 
 BENCH = "first_success"
-CORE = "core"
+CORE, EMBEDDED = "core", "embedded"
+EXTRAS = (CORE, EMBEDDED, "spark")
 CHECKOUT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_SECONDS = 900
+START_TIMEOUT_SECONDS = 120
+POLL_SECONDS = 0.02
 IMPORT_ROUNDS = 5
 """Imports in new processes; the quickest is told, because others measure what else the machine does."""
 
@@ -33,32 +43,102 @@ MODULES = (
 TIMED_IMPORT = (
     "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
 )
+COUNTED = '"key":"a","count":1'
+"""Part of the first message that the project publishes."""
 
 
 def main() -> None:
-    """Measure the extras named, or the core."""
-    for extra in sys.argv[1:] or [CORE]:
-        with tempfile.TemporaryDirectory() as directory:
-            measure(extra, Path(directory))
+    """Measure the extras named, or all of them."""
+    with tempfile.TemporaryDirectory() as directory:
+        wheel = built_wheel(Path(directory))
+        for extra in sys.argv[1:] or EXTRAS:
+            measure(extra, wheel, Path(directory) / extra)
 
 
-def measure(extra: str, directory: Path) -> None:
-    """Install with one extra, and print `install_mb`, `packages` and `import_s` of each module."""
+def built_wheel(directory: Path) -> Path:
+    """Build the wheel of the checkout; return its path."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    _run(build, cwd=CHECKOUT)
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+def measure(extra: str, wheel: Path, directory: Path) -> None:
+    """Install with one extra, and print the figures of the installation, of imports, and of a project."""
     python = directory / "venv" / "bin" / "python"
-    wanted = str(CHECKOUT) if extra == CORE else f"{CHECKOUT}[{extra}]"
+    wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
     _run([*_uv(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv")])
-    _run([*_uv(), "pip", "install", "--quiet", "--python", str(python), wanted])
+    install = [*_uv(), "pip", "install", "--quiet", "--python", str(python)]
+    seconds = timed(lambda: _run([*install, wanted]))
+    # With what the machine's cache of downloads has: the second run of a day tells what unpacking takes.
+    emit(BENCH, "install_s", seconds, "s", extra=extra)
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(_run([str(python), "-c", purelib]).strip())
     # Before any import, so that no compiled file is counted: an installer may or may not write those.
     emit(BENCH, "install_mb", size_mib(packages), "MiB", extra=extra)
     emit(BENCH, "packages", len(list(packages.glob("*.dist-info"))), "packages", extra=extra)
     for module in MODULES:
-        timed = [str(python), "-P", "-c", TIMED_IMPORT.format(module)]
+        timed_import = [str(python), "-P", "-c", TIMED_IMPORT.format(module)]
         # The first writes the compiled files, as for any user after the first time.
-        _run(timed)
-        quickest = min(float(_run(timed)) for _ in range(IMPORT_ROUNDS))
+        _run(timed_import)
+        quickest = min(float(_run(timed_import)) for _ in range(IMPORT_ROUNDS))
         emit(BENCH, "import_s", quickest, "s of CPU", extra=extra, module=module)
+    if extra == EMBEDDED:
+        _run([*install, "pytest"])
+        measure_project(python.parent, directory)
+
+
+def measure_project(programs: Path, directory: Path) -> None:
+    """Print `first_message_s`, from `shardctl init` to a counted message, and `first_test_s`, of the project's test."""
+    shardctl, project = str(programs / "shardctl"), directory / "hello"
+
+    def first_message() -> None:
+        _run([shardctl, "init", "hello"], cwd=directory)
+        with running_dev(shardctl, project) as environment:
+            message = '{"key": "a"}\n'
+            publish = [shardctl, "journals", "publish", "hello/events/", "--key", "key"]
+            _run(publish, cwd=project, environment=environment, stdin=message)
+            read = [shardctl, "journals", "read", "hello/counts", "--messages"]
+            while COUNTED not in _run(read, cwd=project, environment=environment):
+                time.sleep(POLL_SECONDS)
+            ended.append(time.monotonic())
+
+    ended: list[float] = []
+    began = time.monotonic()
+    first_message()
+    emit(BENCH, "first_message_s", ended[0] - began, "s")
+    test = [str(programs / "python"), "-m", "pytest", "-q"]
+    emit(BENCH, "first_test_s", timed(lambda: _run(test, cwd=project)), "s")
+
+
+@contextmanager
+def running_dev(shardctl: str, project: Path) -> Iterator[dict[str, str]]:
+    """Run `shardctl dev` in a project; yield the environment that leads to its cluster."""
+    log = project / "dev.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(  # noqa: S603 our own command
+            [shardctl, "dev", "--port", "0", "--broker-port", "0"],
+            cwd=project,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not (found := re.search(r"--address (\S+) --broker (\S+)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(POLL_SECONDS)
+        yield {**os.environ, "CONSUMER_ADDRESS": found[1], "BROKER_ADDRESS": found[2]}
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=START_TIMEOUT_SECONDS)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that some work takes."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
 
 
 def size_mib(directory: Path) -> float:
@@ -73,9 +153,22 @@ def _uv() -> list[str]:
     return [sys.executable, "-m", "uv"]
 
 
-def _run(command: list[str]) -> str:
+def _run(
+    command: list[str],
+    *,
+    cwd: Path | None = None,
+    environment: dict[str, str] | None = None,
+    stdin: str | None = None,
+) -> str:
     done = subprocess.run(  # noqa: S603 our own commands
-        command, stdout=subprocess.PIPE, text=True, check=True, timeout=INSTALL_TIMEOUT_SECONDS
+        command,
+        cwd=cwd,
+        env=environment,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=INSTALL_TIMEOUT_SECONDS,
     )
     return done.stdout
 

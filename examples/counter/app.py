@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broadsheet.consumer import Shard
 from broadsheet.consumer.stores import JsonFileStore
-from broadsheet.journals import Envelope, JournalSpec, JsonType, MessageType, Publisher
+from broadsheet.journals import Envelope, Flags, JournalSpec, JsonType, MessageType, Publisher
 
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Environment variable that names where shards keep their files; `shardctl dev` sets it."""
@@ -37,6 +37,8 @@ class Counter:
         publisher: Publisher,
     ) -> None:
         """Count one message."""
+        if envelope.flags == Flags.ACK_TXN:
+            return  # It ends a publisher's transaction, and has nothing but a UUID.
         key = str(envelope.message["key"])
         store.state[key] = store.state.get(key, 0) + 1
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ class DevProcess:
     environment: Mapping[str, str]
     output: str
     """What it printed when it was ready."""
+    cluster: Mapping[str, str]
+    """The part of the environment that leads to it."""
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script that may call `shardctl`."""
@@ -41,9 +43,11 @@ class DevProcess:
 
 
 @contextmanager
-def running_dev(command: str, directory: Path) -> Iterator[DevProcess]:
-    """Run a `shardctl dev` command line in a directory that has the examples; it must end well."""
-    for name in ("examples", "LICENSE"):
+def running_dev(
+    command: str, directory: Path, *, links: Sequence[str] = ("examples", "LICENSE")
+) -> Iterator[DevProcess]:
+    """Run a `shardctl dev` command line in a directory that has links to the repository; it must end well."""
+    for name in links:
         (directory / name).symlink_to(REPOSITORY / name)
     search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": search_path, "CONSUMER_PORT": "0", "BROKER_PORT": "0"}
@@ -65,8 +69,8 @@ def running_dev(command: str, directory: Path) -> Iterator[DevProcess]:
         text = log.read_text()
         addresses = re.search(r"--address (\S+) --broker (\S+)", text)
         assert addresses, text
-        environment |= {"CONSUMER_ADDRESS": addresses[1], "BROKER_ADDRESS": addresses[2]}
-        yield DevProcess(directory, environment, text)
+        cluster = {"CONSUMER_ADDRESS": addresses[1], "BROKER_ADDRESS": addresses[2]}
+        yield DevProcess(directory, environment | cluster, text, cluster)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 0, log.read_text()
     finally:

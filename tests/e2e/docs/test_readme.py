@@ -1,8 +1,11 @@
-"""README's application: what is on the front page must run as it stands there."""
+"""README's first commands: from an empty folder to a counted message, as they stand on the front page."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,27 +17,42 @@ from tests.support.eventually import eventually_sync
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 README = (REPOSITORY / "README.md").read_text()
-MESSAGES = """'{"key":"a"}' '{"key":"b"}' '{"key":"a"}'"""
+INSTALL, DEV = "pip install ", "shardctl dev"
 
 
-def test_readme_application_counts_under_readme_command(tmp_path: Path) -> None:
-    """The class, saved as it is, served by the command below it: three messages are counted by key."""
-    snippet = re.search(r"```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    command = re.search(r"^shardctl dev .*$", README, re.MULTILINE)
-    assert snippet
-    assert command
-    (tmp_path / "front_page.py").write_text(snippet[1])
-    state = tmp_path / "state" / "counter%2Fpart-000" / "state.json"
+def _blocks(language: str) -> list[str]:
+    section = README.partition("## Try it")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 
-    with running_dev(
-        command[0].replace("broadsheet.examples.counter.app", "front_page"), tmp_path
-    ) as dev:
-        appended = dev.shell(
-            f"printf '%s\\n' {MESSAGES} | shardctl journals append counter/events/part-000 --lines"
-        )
-        listed = dev.shell("shardctl shards list --lag")
-        eventually_sync(lambda: state.exists() and '{"a":2,"b":1}' in state.read_text())
 
-    assert appended.returncode == 0, appended.stderr
+def test_readme_leads_from_an_empty_folder_to_a_counted_message(tmp_path: Path) -> None:
+    """A project is made, its test passes, and with README's application in it a published message is counted."""
+    first, second, *_ = _blocks("sh")
+    lines = [line.partition(" #")[0].rstrip() for line in first.splitlines()]
+    assert lines[0].startswith(INSTALL)
+    assert lines[-1] == DEV
+    search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    made = subprocess.run(
+        ["bash", "-euc", "\n".join(lines[1:-1])],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "3 passed" in made.stdout
+    project = tmp_path / "hello"
+    (project / "hello" / "app.py").write_text(_blocks("python")[0])
+
+    publish, read, shards = second.splitlines()
+    with running_dev(DEV, project) as dev:
+        published = dev.shell(publish)
+        eventually_sync(lambda: '{"key":"a","count":1' in dev.shell(read).stdout)
+        listed = dev.shell(shards)
+
+    assert published.returncode == 0, published.stderr
+    assert "hello/events/part-00" in published.stdout
     assert listed.returncode == 0, listed.stderr
     assert "LAG" in listed.stdout

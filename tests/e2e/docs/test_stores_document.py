@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.testing import TestCluster
 from broadsheet.testing.stores.subject import FixedShard, reading, wait
 from tests.support.documents import REPOSITORY, blocks_of
 from tests.support.message_batches import WrittenJournal, ack, cont
@@ -18,9 +19,28 @@ from tests.support.message_batches import WrittenJournal, ack, cont
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+def test_sqlite_store_of_the_document_counts_as_copied(tmp_path: Path) -> None:
+    """The first example of the page is what everybody copies: it runs without a line more."""
+    block, *_ = blocks_of(REPOSITORY / "docs" / "stores.md")
+    source = tmp_path / "clicks.py"
+    source.write_text(block.code)
+    clicks = runpy.run_path(str(source))["Clicks"]
+
+    with TestCluster(clicks) as cluster:
+        cluster.publish("clicks", {"user": "ann"}, {"user": "bob"}, {"user": "ann"})
+        cluster.read_through()
+        rows = cluster.query(
+            lambda store: store.read(
+                lambda connection: connection.execute("SELECT * FROM clicks ORDER BY 1").fetchall()
+            )
+        )
+
+    assert rows == [("ann", 2), ("bob", 1)]
+
+
 def test_aggregates_of_the_document_take_a_batch(tmp_path: Path) -> None:
     """The declaration, and the run as it comes from a shard."""
-    block, _ = blocks_of(REPOSITORY / "docs" / "stores.md")
+    _, block, _ = blocks_of(REPOSITORY / "docs" / "stores.md")
     source = tmp_path / "purchases.py"
     source.write_text(block.code)
     purchases = runpy.run_path(str(source))["Purchases"]()
@@ -54,7 +74,7 @@ def test_aggregates_of_the_document_take_a_batch(tmp_path: Path) -> None:
 
 def test_store_of_the_document_passes_the_suite(tmp_path: Path) -> None:
     """Somebody copies it: it must work as it stands."""
-    _, block = blocks_of(REPOSITORY / "docs" / "stores.md")
+    *_, block = blocks_of(REPOSITORY / "docs" / "stores.md")
     test = tmp_path / "test_count_store.py"
     test.write_text(block.code)
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from broadsheet.cli.dev.dev import dev
 from broadsheet.cli.main import main
 from broadsheet.cli.serve.serve import serve
 from tests.support.documents import REPOSITORY
+from tests.support.installed_wheel import install_wheel, packages_of
 
 pytestmark = pytest.mark.e2e
 
@@ -38,27 +36,9 @@ _PLACEHOLDERS = {"my.module:make_app", "package.module:attribute"}
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment: the wheel, PyPI's `allocator`, and what the wheel depends on."""
     directory = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = directory.glob("*.whl")
-    venv.create(directory / "venv", with_pip=False, symlinks=True)
-    interpreter = directory / "venv" / "bin" / "python"
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "uv", "pip", "install", "-q", "--offline", "--no-deps"),
-            *("--no-cache", "--python", str(interpreter), str(wheel)),
-        ],
-        check=True,
-    )
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory / "venv")}))
-    # The path alone: the repository's own editable installation there is not followed.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    (packages / "allocator").mkdir()
-    (packages / "allocator" / "__init__.py").write_text("OWNER = 'PyPI'\n")
+    interpreter = install_wheel(directory)
+    (packages_of(directory) / "allocator").mkdir()
+    (packages_of(directory) / "allocator" / "__init__.py").write_text("OWNER = 'PyPI'\n")
     return interpreter
 
 

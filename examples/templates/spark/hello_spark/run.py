@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--etcd", help="HOST:PORT,…; one is started on this machine without it")
     parser.add_argument("--broker", help="http://HOST:PORT; one is started here without it")
     options = parser.parse_args()
-    spark = start_session(options.master, app_name="hello_spark")
+    conf = {"spark.ui.showConsoleProgress": "false"}
+    spark = start_session(options.master, app_name="hello_spark", conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
     try:
         for key, count in sorted(run(spark, etcd=options.etcd, broker=options.broker).items()):
             print(f"{key}  {count}")

@@ -1,4 +1,4 @@
-"""The query `Top`, a gRPC call of JSON: its server on members, and its client.
+"""The query for the top pages, a gRPC call of JSON: its server on members, and its client.
 
 python -m hello_sqlite.query --limit 3
 """

@@ -23,7 +23,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz powercut nightly lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
+.PHONY: help setup demo test test-fast test-versions test-flaky test-sim chaos soak fuzz powercut nightly lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 
 test-fast: setup ## run what needs no server and no JVM
 	$(PYTEST) -q -m "not etcd and not azurite and not postgresql and not e2e and not spark"
+
+test-versions: setup ## resolve the newest and the lowest versions of dependencies for each Python, and run the fast tests in both, or SET=lowest
+	$(BIN)/python -m tests.versions --jobs $(TEST_JOBS) $(if $(SET),--set $(SET))
 
 test-flaky: setup ## run the suite ROUNDS=3 times: too many tests at once, beside HOGS=2 busy loops, each looking away for a while
 	hogs=""; trap 'kill $$hogs 2>/dev/null' EXIT INT TERM; \
@@ -75,14 +78,15 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, other versions, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
+nightly-versions: ; $(MAKE) test-versions
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 lint: setup ## lint, formatting, spelling and import contracts

@@ -37,23 +37,31 @@ class ImageRoot:
 
     path: Path
     user: int
+    directory: str
     environment: Mapping[str, str]
     healthcheck: Sequence[str]
 
-    def command(self, *words: str, mounts: Mapping[str, Path] | None = None) -> list[str]:
+    def command(
+        self,
+        *words: str,
+        mounts: Mapping[str, Path] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> list[str]:
         """Return a command that runs words in the image.
 
         Args:
             words: A program of the image, and its arguments.
             mounts: Directories of this machine by their place in the image; they may be written to.
+            environment: Variables beside those of the image.
         """
-        made = ["bwrap", "--unshare-user", "--unshare-pid", "--die-with-parent", "--clearenv"]
+        made = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid"]
+        made += ["--die-with-parent", "--clearenv"]
         made += ["--uid", str(self.user), "--gid", str(self.user), "--cap-drop", "ALL"]
         made += ["--ro-bind", str(self.path), "/", "--proc", "/proc", "--dev", "/dev"]
-        made += ["--tmpfs", "/tmp"]
+        made += ["--tmpfs", "/tmp", "--chdir", self.directory]
         for place, directory in (mounts or {}).items():
             made += ["--bind", str(directory), place]
-        for name, value in self.environment.items():
+        for name, value in {**self.environment, **(environment or {})}.items():
             made += ["--setenv", name, value]
         return [*made, *words]
 
@@ -67,13 +75,16 @@ class ImageRoot:
 
     @contextmanager
     def running(
-        self, *words: str, mounts: Mapping[str, Path], directory: Path
+        self,
+        *words: str,
+        mounts: Mapping[str, Path],
+        environment: Mapping[str, str],
+        directory: Path,
     ) -> Iterator[ChildProcess]:
         """Run words in the image for the length of the block; `directory` gets their log."""
         directory.mkdir()
-        child = ChildProcess(
-            self.command(*words, mounts=mounts), directory=directory, log_file=directory / "log"
-        )
+        command = self.command(*words, mounts=mounts, environment=environment)
+        child = ChildProcess(command, directory=directory, log_file=directory / "log")
         try:
             yield child
         finally:
@@ -124,6 +135,7 @@ def build_image() -> ImageRoot:
     return ImageRoot(
         path=Path(_buildah("mount", container).strip()),
         user=int(config["User"].partition(":")[0]),
+        directory=config["WorkingDir"],
         environment=dict(each.split("=", 1) for each in config["Env"]),
         healthcheck=config["Healthcheck"]["Test"][1:],
     )

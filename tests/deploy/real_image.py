@@ -17,6 +17,7 @@ import pytest
 from broadsheet.consumer.client import ShardClient
 from broadsheet.embedded.child_process import ChildProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.examples.counter.app import STATE_DIRECTORY_VARIABLE
 from broadsheet.journals.client import JournalClient
 from broadsheet.security.auth import KeyedAuth
 from tests.deploy.charts import LEAST, render
@@ -98,7 +99,14 @@ async def test_member_and_broker_run_from_the_image_as_the_chart_runs_them(
         ]
         words = [APPLICATION if word == LEAST["members"]["application"] else word for word in words]
         mounts = {volume: directory, "/etc/broadsheet/auth": secret}
-        return stack.enter_context(image.running(*words, mounts=mounts, directory=tmp_path / name))
+        return stack.enter_context(
+            image.running(
+                *words,
+                mounts=mounts,
+                environment={"CONSUMER_ID": "orders-0", STATE_DIRECTORY_VARIABLE: "/state/counts"},
+                directory=tmp_path / name,
+            )
+        )
 
     broker = start("broker", "/data", admin_ports[0])
     await eventually(lambda: _is_healthy(image, admin_ports[0]), timeout_seconds=60.0)
@@ -107,8 +115,8 @@ async def test_member_and_broker_run_from_the_image_as_the_chart_runs_them(
         member = start("member", "/state", admin_ports[1])
         await eventually(lambda: _is_healthy(image, admin_ports[1]), timeout_seconds=60.0)
         async with ShardClient(f"http://127.0.0.1:{member_port}", auth=auth) as client:
-            await client.apply(upserts(shard("one", SOURCE)))
-            await wait_for_primaries(client, "one")
+            await client.apply(upserts(shard("counts", SOURCE)))
+            await wait_for_primaries(client, "counts")
             await Producer(journals).publish(SOURCE, ["a", "b", "a"])
             await eventually(lambda: _has_read(client), timeout_seconds=60.0)
 
@@ -121,14 +129,14 @@ async def test_member_and_broker_run_from_the_image_as_the_chart_runs_them(
 
 
 async def _has_read(client: ShardClient) -> bool:
-    told = await client.stat("one")
+    told = await client.stat("counts")
     return told.read_through.get(SOURCE, 0) > 0
 
 
 def _replaced(word: str, values: dict[str, str]) -> str:
     option, separator, _ = word.partition("=")
     word = f"{option}={values[option]}" if separator and option in values else word
-    return word.replace("$(CONSUMER_ID)", "orders-0")
+    return word.replace("$(CONSUMER_ID)", "orders-0")  # as Kubernetes does
 
 
 def _is_healthy(image: ImageRoot, port: int) -> bool:

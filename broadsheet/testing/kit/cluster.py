@@ -47,8 +47,6 @@ T = TypeVar("T")
 STATE_DIRECTORY_VARIABLE: Final = "BROADSHEET_STATE_DIR"
 """Names the cluster's own directory while it lives, as `shardctl dev` does for applications that keep files."""
 READ_SECONDS_MAX: Final = 120.0
-LOOK_SECONDS: Final = 0.001
-"""Pause between two looks at the shards, of the cluster's time."""
 _PASSING: Final = frozenset({FailureKind.TRANSIENT, FailureKind.FENCED, FailureKind.HELD_BACK})
 """Failures that end by themselves, such as those that a test asks for."""
 
@@ -111,6 +109,8 @@ class TestCluster:
         self._variable_before: str | None = None
         self._known: dict[str, JournalSpec] = {}
         self._switchboard = Switchboard()
+        self._left: list[str] = []
+        """Faults that had not happened when the cluster was closed."""
 
     # -- messages
 
@@ -239,6 +239,8 @@ class TestCluster:
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        # A fault that is still asked for must not befall the end.
+        self._left = self._switchboard.disarm()
         try:
             # Killed processes are cancelled like all others, and would tell of their failures now.
             with logs_to(None):
@@ -256,7 +258,7 @@ class TestCluster:
         Raises:
             AssertionError: one has not; the message has the last steps.
         """
-        left = self._switchboard.armed()
+        left = self._left or self._switchboard.armed()
         if left:
             steps = ", ".join(map(str, self.steps[-10:])) or "none"
             raise AssertionError(
@@ -284,15 +286,15 @@ class TestCluster:
     def _start(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-test-"))
         self._variable_before = os.environ.get(STATE_DIRECTORY_VARIABLE)
-        os.environ[STATE_DIRECTORY_VARIABLE] = str(self._directory / "state")
+        states = self._directory / "state"
+        states.mkdir()
+        os.environ[STATE_DIRECTORY_VARIABLE] = str(states)
         gate = None if self._real else Gate()
         self._thread = ClusterThread(gate)
         try:
             self._thread.call(partial(self._begin, self._thread, gate))
         except BaseException:
-            self._thread.close()
-            self._thread = None
-            self._restore_environment()
+            self.close()
             raise
 
     def _restore_environment(self) -> None:
@@ -304,18 +306,30 @@ class TestCluster:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _begin(self, thread: ClusterThread, gate: Gate | None) -> None:
-        from broadsheet.testing.kit.virtual_world import VirtualWorld
-
         assert self._directory is not None, "made before"
-        assert gate is not None, "no real world yet"
-        self._world = VirtualWorld(
-            self._new_application,
-            self._switchboard,
-            gate,
-            group=thread.group,
-            directory=self._directory / "members",
-            makes_journals=self._journals is None,
-        )
+        makes_journals = self._journals is None
+        if gate is None:
+            # Imported here, because servers take long to import, and most tests have none.
+            from broadsheet.testing.kit.real_world import RealWorld
+
+            self._world = RealWorld(
+                self._new_application,
+                self._switchboard,
+                group=thread.group,
+                directory=self._directory / "servers",
+                makes_journals=makes_journals,
+            )
+        else:
+            from broadsheet.testing.kit.virtual_world import VirtualWorld
+
+            self._world = VirtualWorld(
+                self._new_application,
+                self._switchboard,
+                gate,
+                group=thread.group,
+                directory=self._directory / "members",
+                makes_journals=makes_journals,
+            )
         await self._world.start()
         self._producer = TestProducer(self._world.journals)
         await self._create_journals(self._journals or [])
@@ -397,7 +411,7 @@ class TestCluster:
             if loop.time() > until:
                 told = "\n  ".join(behind)
                 raise StuckError(f"not read through after {seconds_max:.0f} s:\n  {told}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._world.look_seconds)
 
     async def _behind(self) -> list[str]:
         """Return what each shard still has to do, as text.
@@ -471,7 +485,7 @@ class TestCluster:
                 self._behind_of(live, self._world.shards()[shard], {})
             if loop.time() > until:
                 raise StuckError(f"shard {shard!r} has no ready primary")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._world.look_seconds)
 
     async def _kill_now(self, shard: str) -> None:
         await self._world.kill_primary(self._one_shard(shard))

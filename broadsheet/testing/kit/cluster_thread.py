@@ -7,9 +7,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import ProcessLoop
 from broadsheet.testing.kit.errors import StuckError
 from broadsheet.testing.kit.lockstep import Gate, LockstepLoop
 
@@ -88,7 +90,7 @@ class ClusterThread:
 
     def _run(self) -> None:
         gate = self._gate
-        factory = None if gate is None else lambda: LockstepLoop(gate)
+        factory = ProcessLoop if gate is None else partial(LockstepLoop, gate)
         try:
             with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(self._serve())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.state_tables import ScannableStore
 from broadsheet.runtime.errors import ValidationError
 
@@ -24,7 +26,8 @@ def state_of(store: Any) -> Any:
         tables = {name: _rows_of(store, name) for name in store.tables()}
         if len(tables) == 1:
             return next(iter(tables.values()))
-        if tables:
+        # An `SqlStore` shows what it is told to show; the others show all that they have.
+        if tables or not isinstance(store, SqlStore):
             return tables
     raise ValidationError(
         "state",
@@ -77,7 +80,9 @@ def merged(states: Mapping[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with Structs as dicts, so that values of two runs are compared and shown alike."""
+    """Return a value with Structs and dataclasses as dicts, so that values of two runs are compared and shown alike."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

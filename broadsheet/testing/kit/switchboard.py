@@ -69,6 +69,13 @@ class Switchboard:
             kills = [f"kill after {kill.step.value}" for kill in self._kills]
             return kills + [f"{commit.fault} of a commit" for commit in self._commits]
 
+    def disarm(self) -> list[str]:
+        """Ask for no faults any more; return those that have not happened, as text."""
+        left = self.armed()
+        with self._lock:
+            self._kills, self._commits = [], []
+        return left
+
     def taken(self) -> list[StepTaken]:
         """Return the steps taken so far, in order."""
         with self._lock:

@@ -48,6 +48,7 @@ ROOT: Final = "/test"
 AUTHOR: Final = "test"
 LEASE_SECONDS: Final = 1_000_000
 """Leases end when the world ends them."""
+LOOK_SECONDS: Final = 0.001
 AT_ONCE: Final = (0.0, 0.0)
 CHUNK_BYTES: Final = (1 << 20,)
 """Whatever the test publishes at once is read at once."""
@@ -57,12 +58,16 @@ CONFIG: Final = ShardConfig(
     restart_delay_seconds_max=1.0,
     attempts_max=0,
     young_deaths_max=0,
+    carried_bytes_max=0,
     stall_seconds=0.0,
 )
+"""Transactions never carry their messages in their acknowledgements: each has a place to die between the two."""
 
 
 class VirtualWorld:
     """Implements `World`. Make it on its loop."""
+
+    look_seconds = LOOK_SECONDS
 
     def __init__(
         self,

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from broadsheet.consumer.application import Application, Store
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
-from broadsheet.testing.kit.steps import StepTaken
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import ShardSpec
-
-NewApplication = Callable[[], Application[Store]]
-OnStep = Callable[[StepTaken], bool]
-"""Told of each step; returns whether the process that took it is killed there."""
 
 
 class World(Protocol):
     """A broker, an etcd, and members of an application. All methods run on the cluster's loop."""
 
+    journals: JournalClient
+    """The client of the test itself, without faults; set by `start`."""
+
     @property
-    def journals(self) -> JournalClient:
-        """The client of the test itself, without faults."""
+    def look_seconds(self) -> float:
+        """Pause between two looks at the shards."""
         ...
 
     @property

@@ -28,6 +28,8 @@ _RECOMMENDED = {
     # Without it the first executor to register gets every member.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+    # A member's job never ends, and neither would its line in a terminal or a notebook's cell.
+    "spark.ui.showConsoleProgress": "false",
     # Off, because many retries of a member's task in place say nothing about the executor.
     "spark.excludeOnFailure.enabled": "false",
     # With any other value Spark measures the batch again for each row that goes to Python, which takes longer.

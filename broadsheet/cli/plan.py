@@ -28,6 +28,9 @@ from broadsheet.wire.allocation_pb2 import (
 
 MEMBERS_NAMED_MAX = 5
 """Members that are there, in the error about one that is not; the rest are counted."""
+CHANGE_COLUMNS = ["ROUND", "CHANGE", "SHARD", "MEMBER", "FROM"]
+LOAD_COLUMNS = ["MEMBER", "LIMIT", "REPLICAS", "PRIMARIES"]
+WAIT_COLUMNS = ["WAITS", "FOR", "MEMBER", "DETAIL"]
 NUMBER_MAX = 2**32 - 1
 """What the protocol can say; the leader accepts less, and says so."""
 
@@ -130,38 +133,49 @@ def _at(revision: int) -> str:
 def print_plan(made: PlanResponse) -> None:
     """Print a plan's changes, what each member holds before and after, and how to carry it out."""
     if made.changes:
-        rows = [
-            [
-                str(change.round),
-                _name(ChangeKind.Name(change.kind), "CHANGE_KIND_")
-                + (" (cold)" if change.cold else ""),
-                change.shard,
-                change.member,
-                change.from_member,
-            ]
-            for change in made.changes
-        ]
-        print_table(["ROUND", "CHANGE", "SHARD", "MEMBER", "FROM"], rows)
+        print_table(CHANGE_COLUMNS, change_cells(made))
         click.echo()
-    print_table(
-        ["MEMBER", "LIMIT", "REPLICAS", "PRIMARIES"],
-        [
-            [
-                change.member,
-                str(change.limit),
-                _before_after(change.replicas_before, change.replicas_after),
-                _before_after(change.primaries_before, change.primaries_after),
-            ]
-            for change in made.members
-        ],
-    )
+    print_table(LOAD_COLUMNS, load_cells(made))
     print_waits(made.waits)
-    moves = sum(change.kind == ChangeKind.CHANGE_KIND_ADD for change in made.changes)
-    say(f"plan {made.plan_id} at revision {made.revision}: {counted(moves, 'move')}{_gap(made)}")
+    say(plan_summary(made))
     if made.can_be_applied:
         say(f"nothing was changed; to carry it out: shardctl plan --apply {made.plan_id}")
     else:
         say("nothing was changed; it cannot be applied, for it supposes members that are not there")
+
+
+def plan_summary(made: PlanResponse) -> str:
+    """Return a plan's id, revision and number of moves."""
+    moves = sum(change.kind == ChangeKind.CHANGE_KIND_ADD for change in made.changes)
+    return f"plan {made.plan_id} at revision {made.revision}: {counted(moves, 'move')}{_gap(made)}"
+
+
+def change_cells(made: PlanResponse) -> list[list[str]]:
+    """Return a row below `CHANGE_COLUMNS` for each change."""
+    return [
+        [
+            str(change.round),
+            _name(ChangeKind.Name(change.kind), "CHANGE_KIND_")
+            + (" (cold)" if change.cold else ""),
+            change.shard,
+            change.member,
+            change.from_member,
+        ]
+        for change in made.changes
+    ]
+
+
+def load_cells(made: PlanResponse) -> list[list[str]]:
+    """Return a row below `LOAD_COLUMNS` for each member, before and after the plan."""
+    return [
+        [
+            change.member,
+            str(change.limit),
+            _before_after(change.replicas_before, change.replicas_after),
+            _before_after(change.primaries_before, change.primaries_after),
+        ]
+        for change in made.members
+    ]
 
 
 def print_waits(waits: Sequence[WaitingChange]) -> None:
@@ -169,19 +183,21 @@ def print_waits(waits: Sequence[WaitingChange]) -> None:
     if not waits:
         return
     click.echo()
-    print_table(
-        ["WAITS", "FOR", "MEMBER", "DETAIL"],
+    print_table(WAIT_COLUMNS, wait_cells(waits))
+
+
+def wait_cells(waits: Sequence[WaitingChange]) -> list[list[str]]:
+    """Return a row below `WAIT_COLUMNS` for each change that waits."""
+    return [
         [
-            [
-                wait.shard,
-                _name(WaitReason.Name(wait.reason), "WAIT_REASON_")
-                + (" (for ever)" if wait.for_ever else ""),
-                wait.member,
-                wait.detail,
-            ]
-            for wait in waits
-        ],
-    )
+            wait.shard,
+            _name(WaitReason.Name(wait.reason), "WAIT_REASON_")
+            + (" (for ever)" if wait.for_ever else ""),
+            wait.member,
+            wait.detail,
+        ]
+        for wait in waits
+    ]
 
 
 def _before_after(before: int, after: int) -> str:

@@ -77,7 +77,7 @@ class MemberInfo:
     executor_id: str
     """Its executor, by Spark's id."""
     log_url: str
-    """Page on which Spark shows its log; empty if the cluster manager does not tell."""
+    """Page on which Spark shows its log, or its file; empty if the cluster manager does not tell."""
 
 
 class Membership:

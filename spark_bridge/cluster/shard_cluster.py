@@ -31,10 +31,12 @@ from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
 from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.notebook.extension import is_kernel, load_if_running, running_ipython
 from broadsheet.runtime.logs import guard_unconfigured_logs
 from broadsheet.security.auth import KeyedAuth
 from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
+from broadsheet.spark_bridge.cluster.cluster_html import cluster_html
 from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
 from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
 from broadsheet.spark_bridge.cluster.interrupts import release, spare
@@ -190,6 +192,7 @@ class ShardCluster:
         self._settings: MemberSettings = {**conf.settings, **settings}
         self._resources = ExitStack()
         self._jobs: MemberJobs | None = None
+        self._log_file = ""
         self._is_released = False
         """Whether `stop` closed the connection to etcd."""
         keys = self._settings.get("auth_keys", "")
@@ -242,6 +245,7 @@ class ShardCluster:
             ClusterStoppedError: the job failed.
         """
         guard_unconfigured_logs()
+        load_if_running()
         self._is_released = False
         try:
             self._start_services()
@@ -407,6 +411,7 @@ class ShardCluster:
         data_dir = self._data_dir or Path(
             self._resources.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-"))
         )
+        self._log_file = self._log_file_in(data_dir)
         self._services = self._resources.enter_context(
             find_or_start(self._etcd_given, self._broker_given, data_dir=data_dir)
         )
@@ -414,6 +419,16 @@ class ShardCluster:
         self._membership = self._resources.enter_context(
             Membership(self._services.etcd, self._keys, application_id=self._application_id)
         )
+
+    def _log_file_in(self, directory: Path) -> str:
+        """Return the file for members' logs; empty if executors have files of their own, or this is no notebook."""
+        local = not Executors(self._spark.sparkContext).can_be_lost
+        if not (local and is_kernel(running_ipython())):
+            return ""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory.resolve() / "members.log"
+        _log.info("cluster.member_logs", file=str(path))
+        return str(path)
 
     def _start_members(self) -> None:
         context = self._spark.sparkContext
@@ -469,11 +484,13 @@ class ShardCluster:
             orders_prefix=self._membership.orders_prefix,
             hosts_prefix=self._membership.hosts_prefix,
             failure_key=self._membership.failure_key,
+            log_file=self._log_file,
         )
         return MemberTask(
             application_id=self._application_id,
             etcd=config.etcd,
             root=config.root,
+            log_file=self._log_file,
             plan=cloudpickle.dumps(plan),
         )
 
@@ -535,6 +552,10 @@ class ShardCluster:
         # Killed members could not revoke their leases, and nothing should wait for these to expire.
         if not self._is_released:
             self._membership.clear()
+
+    def _repr_html_(self) -> str:
+        """Return the members as a table, for notebooks."""
+        return cluster_html(self)
 
     def __enter__(self) -> Self:
         self.start()

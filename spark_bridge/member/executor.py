@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -82,6 +83,21 @@ def executor_command() -> list[str]:
     """Return the command line of the executor's JVM; empty without a JVM among our ancestors."""
     executor = _executor_process()
     return [] if executor is None else executor.cmdline()
+
+
+def redirect_output(path: str) -> None:
+    """Append what this process writes to its standard streams to a file, in place of those of the executor.
+
+    For members in a notebook's own process: what they say would appear in whichever cell runs.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+    finally:
+        os.close(descriptor)
 
 
 def log_to_stderr(*, task: str) -> None:

@@ -7,7 +7,7 @@ Spark gives a task no executor id, and may restart it anywhere, so members have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -53,7 +53,8 @@ def _is_number(text: str) -> bool:
 LOCAL_EXECUTOR = "driver"
 """Spark's id for the executor of a local master, which is the driver."""
 _EXECUTOR_OPTION = "--executor-id"
-_LOG_VARIABLE = "SPARK_LOG_URL_STDERR"
+LOG_VARIABLE = "SPARK_LOG_URL_STDERR"
+"""Environment variable of an executor that names the page of its log."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -64,24 +65,22 @@ class Host(msgspec.Struct, frozen=True):
     executor_id: str
     """Spark's id."""
     log_url: str = ""
-    """Page on which Spark shows the member's log; empty if the cluster manager does not tell."""
+    """Page on which Spark shows the member's log, or its file; empty if the cluster manager does not tell."""
 
 
-def host_of(
-    incarnation: Incarnation, *, executor_command: Sequence[str], environ: Mapping[str, str]
-) -> Host:
+def host_of(incarnation: Incarnation, *, executor_command: Sequence[str], log_url: str) -> Host:
     """Return the host of an incarnation.
 
     Args:
         incarnation: The attempt.
         executor_command: Command line of the JVM above the task's process.
-        environ: The process's environment.
+        log_url: The page or file of its log.
     """
     return Host(
         partition=incarnation.partition,
         attempt=incarnation.attempt,
         executor_id=executor_id_of(executor_command),
-        log_url=environ.get(_LOG_VARIABLE, ""),
+        log_url=log_url,
     )
 
 

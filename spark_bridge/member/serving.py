@@ -49,7 +49,13 @@ from broadsheet.spark_bridge.member.executor import (
     own_address,
     zone_of,
 )
-from broadsheet.spark_bridge.member.identity import Incarnation, encode_host, host_key, host_of
+from broadsheet.spark_bridge.member.identity import (
+    LOG_VARIABLE,
+    Incarnation,
+    encode_host,
+    host_key,
+    host_of,
+)
 from broadsheet.spark_bridge.member.orders import Order, order_to
 
 _log = structlog.get_logger()
@@ -79,6 +85,8 @@ class MemberPlan:
     """Prefix of the keys of members' hosts."""
     failure_key: bytes
     """Key for the reason of a failure."""
+    log_file: str
+    """File of the member's log, if it is not the executor's."""
 
 
 async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
@@ -92,7 +100,11 @@ async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
         if await orders.read() is Order.LEAVE:
             return  # ordered while Spark restarted us
         try:
-            place = host_of(incarnation, executor_command=executor_command(), environ=os.environ)
+            place = host_of(
+                incarnation,
+                executor_command=executor_command(),
+                log_url=plan.log_file or os.environ.get(LOG_VARIABLE, ""),
+            )
             await etcd.put(host_key(plan.hosts_prefix, incarnation.partition), encode_host(place))
             config = _config_of(plan, incarnation)
             application = load_application(plan.application, plan.arguments)

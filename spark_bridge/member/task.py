@@ -46,6 +46,8 @@ class MemberTask:
     application_id: str
     etcd: EtcdConfig
     root: str
+    log_file: str
+    """File for what the member's process writes; empty: the executor's own files."""
     plan: bytes = field(repr=False)
     """A pickled `broadsheet.spark_bridge.member.serving.MemberPlan`, because unpickling it imports slow modules. It has
     secrets.
@@ -68,9 +70,11 @@ class MemberTask:
             asyncio.run(self._bury_predecessors(incarnation))
         from broadsheet.runtime.event_loop import run
         from broadsheet.runtime.log_output import flush_lines
-        from broadsheet.spark_bridge.member.executor import log_to_stderr
+        from broadsheet.spark_bridge.member.executor import log_to_stderr, redirect_output
         from broadsheet.spark_bridge.member.serving import be_member
 
+        if self.log_file:
+            redirect_output(self.log_file)
         log_to_stderr(task=incarnation.suffix)
         try:
             plan = self._load_plan()

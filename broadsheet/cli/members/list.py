@@ -33,10 +33,11 @@ async def list_members(connection: Connection, options: _ListOptions) -> None:
     if options.output is not OutputFormat.TABLE:
         print_messages("members", found.members, options.output)
         return
-    print_table(COLUMNS, [_row(member) for member in found.members])
+    print_table(COLUMNS, [member_cells(member) for member in found.members])
 
 
-def _row(member: ClusterMember) -> list[str]:
+def member_cells(member: ClusterMember) -> list[str]:
+    """Return a member's cells below `COLUMNS`."""
     state = "leaving" if member.exiting else "cordoned" if member.cordoned else "ready"
     return [
         member.id,

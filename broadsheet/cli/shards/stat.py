@@ -13,6 +13,9 @@ from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import StatResponse
+
+PROGRESS_COLUMNS = ["JOURNAL", "PROGRESS", "OFFSET"]
 
 
 @command_options
@@ -51,13 +54,17 @@ async def stat_shard(connection: Connection, options: _StatOptions) -> None:
     if options.output is not OutputFormat.TABLE:
         print_message(answer, options.output)
         return
+    print_table(PROGRESS_COLUMNS, progress_cells(answer))
+
+
+def progress_cells(answer: StatResponse) -> list[list[str]]:
+    """Return a row below `PROGRESS_COLUMNS` for each offset of an answer."""
     told = (("read through", answer.read_through), ("published at", answer.publish_at))
-    rows = [
+    return [
         [journal, progress, str(offset)]
         for progress, offsets_told in told
         for journal, offset in sorted(offsets_told.items())
     ]
-    print_table(["JOURNAL", "PROGRESS", "OFFSET"], rows)
 
 
 def _offsets(texts: Sequence[str]) -> dict[str, int]:

@@ -70,15 +70,15 @@ class ShardTable(Table):
         return Rows(
             columns,
             [self._row(shard, lags) for shard in listed],
-            notes={shard.spec.id: _notes_of(shard) for shard in listed},
+            notes={shard.spec.id: notes_of(shard) for shard in listed},
             nothing=nothing,
         )
 
     def _row(self, shard: shard_pb2.ListResponse.Shard, lags: Mapping[str, str]) -> list[str]:
         spec, asked = shard.spec, self.columns
-        row = [spec.id, status_of(shard), _replication_of(spec), _primary_of(shard)]
+        row = [spec.id, status_of(shard), _replication_of(spec), primary_of(shard)]
         if asked.replicas:
-            row.append(" ".join(_replica_texts(shard)))
+            row.append(" ".join(replica_texts(shard)))
         if asked.wide:
             row.append(" ".join(source.journal for source in spec.sources) or "<none>")
             row += [recovery_log_of(spec) or "<none>", str(shard.mod_revision)]
@@ -102,7 +102,8 @@ class ShardTable(Table):
         return lags
 
 
-def _notes_of(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+def notes_of(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+    """Return the errors of a shard's replicas, and why they are not available."""
     notes = [shard.standbys_refused] if shard.standbys_refused else []
     for status in shard.status:
         notes += status.errors
@@ -114,18 +115,19 @@ def _replication_of(spec: shard_pb2.ShardSpec) -> str:
     return "0" if spec.disable else str(1 + spec.hot_standbys)
 
 
-def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+def replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+    """Return each replica's member and state."""
     return [
         f"{member.zone}#{member.suffix}:{replica_state(status)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
 
 
-def _primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
+def primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
     """Return the holder of slot 0, with its status unless that is PRIMARY: it may still be restoring, or have
     failed.
     """
     primary = shard.route.primary
     if primary < 0 or not shard.route.members:
         return "<none>"
-    return _replica_texts(shard)[primary].removesuffix(":PRIMARY")
+    return replica_texts(shard)[primary].removesuffix(":PRIMARY")

@@ -80,7 +80,7 @@ def test_host_survives_etcd() -> None:
     host = host_of(
         THIRD_ATTEMPT,
         executor_command=["java", "--executor-id", "3"],
-        environ={"SPARK_LOG_URL_STDERR": "http://w/logPage/?executorId=3"},
+        log_url="http://w/logPage/?executorId=3",
     )
 
     assert decode_host(encode_host(host)) == host

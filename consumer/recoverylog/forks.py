@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,7 +58,9 @@ class Fork:
     passed: int
     """The author whose operation came second."""
     others: Mapping[int, int]
-    """First sequence number by author, of all whose operations follow from others than those of that branch."""
+    """First sequence number by author, of all whose operations follow from others than those of that branch, and who
+    recorded nothing on it. May be empty: an author may return to the branch that was followed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,13 @@ class _Found:
 class ForkDetector:
     """Finds a fork among the operations of one playback."""
 
-    def __init__(self) -> None:
+    def __init__(self, decided: Set[tuple[int, int]] = frozenset()) -> None:
+        """Begin without operations.
+
+        Args:
+            decided: Forks that were found before and are no question any more, each by `passed` and `seq_no`.
+        """
+        self._decided = decided
         self.author = 0
         """The author of the newest operation that took its number; 0: none did."""
         self.checksums = array("I", bytes(4 * CHECKSUMS))
@@ -153,13 +161,11 @@ class ForkDetector:
         else:
             return
         if checksum != op.checksum:
-            self._others.setdefault(op.author, op.seq_no)
+            self.on_strayed(op)
         elif op.author == (self._first_author if turn is None else turn.author):
             return  # A copy.
         elif self._went_on(op, turn):
-            if self._found is None:
-                self._found = _Found(op.seq_no, offset, op.author)
-            self._others.setdefault(op.author, op.seq_no)
+            self._find(op.author, _Late(op.seq_no, offset))
         else:
             self._late[op.author] = _Late(op.seq_no, offset)
 
@@ -180,7 +186,17 @@ class ForkDetector:
 
     def on_strayed(self, op: RecordedOp) -> None:
         """Record an operation that follows from others than those played."""
+        late = self._late.get(op.author)
+        if late is not None and late.seq_no < op.seq_no:
+            # He went on from his hand-over, though another took its number: he had the fence.
+            self._find(op.author, late)
         self._others.setdefault(op.author, op.seq_no)
+
+    def _find(self, author: int, first: _Late) -> None:
+        """Record the first operation of an author that is of another branch."""
+        if self._found is None and (author, first.seq_no) not in self._decided:
+            self._found = _Found(first.seq_no, first.offset, author)
+        self._others.setdefault(author, first.seq_no)
 
     def fork(self, next_seq: int) -> Fork | None:
         """Return the first fork that was found.

@@ -9,7 +9,7 @@ sequence after missing bytes is data loss, whatever the hints say, is ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from copy import copy
 from dataclasses import dataclass
 from typing import Final
@@ -73,13 +73,20 @@ _APPLIED = OperationOutcome.APPLIED
 class Playback:
     """The state of one playback."""
 
-    def __init__(self, hints: FSMHints, passed_over: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        hints: FSMHints,
+        passed_over: Mapping[int, int] | None = None,
+        decided_forks: Set[tuple[int, int]] = frozenset(),
+    ) -> None:
         """Begin at the start of the hints.
 
         Args:
             hints: What to play.
             passed_over: Authors whose operations are no part of the log's history, each with the sequence number from
                 which on that is so.
+            decided_forks: Forks that change nothing, because the branch that playback follows is the log's history and
+                its losers are of that branch, too; each by `Fork.passed` and `Fork.seq_no`.
 
         Raises:
             HintsError: the hints contradict themselves.
@@ -87,7 +94,7 @@ class Playback:
         self.fsm = FileStateMachine(hints)
         self._log = hints.log
         self._passed_over = passed_over or {}
-        self._forks = ForkDetector()
+        self._forks = ForkDetector(decided_forks)
         self._checksums = self._forks.checksums
         self._author = 0
         self._target_fnode = 0

@@ -149,6 +149,8 @@ class Player:
         self._playback = Playback(hints)
         self._passed_over: dict[int, int] = {}
         """Authors who are not followed, each with the sequence number from which on."""
+        self._decided_forks: set[tuple[int, int]] = set()
+        """Forks whose losers returned to the branch that is followed."""
         self._plays_again = False
         """The log has a fork, and it is known which branch is its history, so all is to be played once more."""
         self._look: tuple[int, frozenset[int]] | None = None
@@ -505,7 +507,11 @@ class Player:
         )
         self._tell("fork", fork.seq_no, elsewhere)
         self._plays_again = True
-        self._passed_over.update(fork.followed if elsewhere else fork.others)
+        losers = fork.followed if elsewhere else fork.others
+        self._passed_over.update(losers)
+        if not losers:
+            # The same fork would be found in each playback, and a later one would never be.
+            self._decided_forks.add((fork.passed, fork.seq_no))
         if self._state is PlayerState.FENCED:
             self._move(PlayerState.HANDING_OVER)
         if self._injected_at >= 0:
@@ -521,7 +527,7 @@ class Player:
 
     def _go_back(self) -> None:
         """Begin once more, on the branch that was chosen."""
-        self._playback = Playback(self._hints, self._passed_over)
+        self._playback = Playback(self._hints, self._passed_over, self._decided_forks)
         self._injected_at, self._plays_again = -1, False
         self._look, self._is_undecided = None, False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import deepcopy
 from random import Random
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from broadsheet.consumer.recoverylog.forks import leads_elsewhere
 from broadsheet.consumer.recoverylog.playback import Playback
@@ -131,8 +131,9 @@ class _History:
         self, hints: FSMHints, passed: dict[int, int], holders: frozenset[int]
     ) -> Playback | None:
         """Play all as a player does that takes nothing over; None if it refuses."""
+        decided: set[tuple[int, int]] = set()
         while True:
-            playback = Playback(hints, passed)
+            playback = Playback(hints, passed, decided)
             begin = playback.position.offset
             playback.feed(begin, self.content[begin:])
             fork = playback.fork
@@ -145,7 +146,10 @@ class _History:
             if elsewhere is None:
                 self.refusals += 1
                 return None
-            passed.update(fork.followed if elsewhere else fork.others)
+            losers = fork.followed if elsewhere else fork.others
+            passed.update(losers)
+            if not losers:
+                decided.add((fork.passed, fork.seq_no))
 
     def check(self) -> None:
         """Recover with the oldest and the newest hints."""
@@ -156,7 +160,17 @@ class _History:
                 assert self.promised <= set(playback.fsm.links)
 
 
+_RETURNS = (
+    "lose strange succeed succeed late hints strange succeed record record strange late hints hints "
+    "record record succeed strange"
+)
+"""A stranger returns to the branch that is followed, so that nobody is of the other one alone."""
+
+
 @settings(max_examples=100, deadline=None)
+@example(
+    [*_RETURNS.split(), "succeed", "strange"], 24057
+)  # The stranger returns to the branch that is followed.
 @given(st.lists(st.sampled_from(STEPS), max_size=30), st.integers(0, 1 << 30))
 def test_recovery_has_all_that_was_recorded_under_the_fence_or_is_refused(
     steps: list[str], seed: int

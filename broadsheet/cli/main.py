@@ -83,7 +83,6 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
         "diff": f"Show what `shardctl {noun}s apply -f` would change.",
         "edit": f"Edit specs of {noun}s in $EDITOR.",
         "label": f"Set and remove labels of a {noun}, or of those that match.",
-        "list": f"List {noun}s{' with their state' if noun == 'shard' else ''}.",
     }
     return {
         verb: LazyCommand(f"{noun}s.spec_verbs", summary) for verb, summary in summaries.items()
@@ -100,6 +99,7 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
                 "dead-letters": "List the messages that a shard left out, and why.",
                 "describe": "Show all that is known of a shard.",
                 "hints": "Print a shard's recovery hints.",
+                "list": "List shards with their state.",
                 "moves": "Show the moves of replicas: of SHARD, or of all.",
                 "pause": "Pause shards: they keep their state, and no member serves them.",
                 "prune": "Remove fragments that no recovery needs from recovery logs.",
@@ -129,6 +129,7 @@ def shards() -> None:
                 "append": "Append bytes to a journal.",
                 "describe": "Show all that is known of a journal.",
                 "fragments": "List the fragments of a journal.",
+                "list": "List journals.",
                 "prune": "Remove fragments that are older than their journal's retention.",
                 "publish": "Publish JSON lines as messages.",
                 "quarantined": "List unknown entries that the broker moved to quarantine.",

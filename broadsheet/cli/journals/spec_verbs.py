@@ -1,4 +1,4 @@
-"""`shardctl journals` apply, delete, diff, edit, label and list: the verbs of `broadsheet.cli.specs`."""
+"""`shardctl journals` apply, delete, diff, edit and label: the verbs of `broadsheet.cli.specs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from broadsheet.cli.specs.delete import DELETE
 from broadsheet.cli.specs.diff import DIFF
 from broadsheet.cli.specs.edit import EDIT
 from broadsheet.cli.specs.label import LABEL
-from broadsheet.cli.specs.list import LIST
 
 apply_journals = APPLY.command(
     JOURNALS,
@@ -76,21 +75,5 @@ label_journals = LABEL.command(
     Examples:
       shardctl journals label flights/part-000 stage=test
       shardctl journals label -l 'name:prefix=flights/' stage-
-    """,
-)
-
-list_journals = LIST.command(
-    JOURNALS,
-    """List journals.
-
-    All of them, each JOURNAL, or those that match.
-
-    \b
-    Examples:
-      shardctl journals list
-      shardctl journals list -l 'name:prefix=flights/' -L my-label
-      shardctl journals list -o wide
-      shardctl journals list -o jsonpath='{.journals[*].spec.name}'
-      shardctl journals list -o yaml > journals.yaml
     """,
 )

@@ -1,4 +1,4 @@
-"""`shardctl shards` apply, delete, diff, edit, label and list: the verbs of `broadsheet.cli.specs`."""
+"""`shardctl shards` apply, delete, diff, edit and label: the verbs of `broadsheet.cli.specs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from broadsheet.cli.specs.delete import DELETE
 from broadsheet.cli.specs.diff import DIFF
 from broadsheet.cli.specs.edit import EDIT
 from broadsheet.cli.specs.label import LABEL
-from broadsheet.cli.specs.list import LIST
 
 apply_shards = APPLY.command(
     SHARDS,
@@ -82,22 +81,5 @@ label_shards = LABEL.command(
       shardctl shards label flights-000 stage=test
       shardctl shards label flights-000 stage=live --overwrite
       shardctl shards label -l app=flights stage-
-    """,
-)
-
-list_shards = LIST.command(
-    SHARDS,
-    """List shards with their state.
-
-    All of them, each SHARD, or those that match.
-
-    \b
-    Examples:
-      shardctl shards list
-      shardctl shards list -l 'id:prefix=flights-' --replicas --lag
-      shardctl shards list -l app=flights --watch
-      shardctl shards list -o name | xargs -n 1 shardctl shards stat
-      shardctl shards list -o jsonpath='{.shards[*].spec.id}'
-      shardctl shards list -o yaml > specs.yaml   # edit it, then apply it
     """,
 )

@@ -20,6 +20,7 @@ HOGS ?= 2
 ROUNDS ?= 3
 HOSTS ?= spark
 SECONDS ?= 120
+SPARK_VERSION ?= 4.2
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -78,8 +79,8 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, other versions, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, other versions, Pythons and Spark, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-versions nightly-pythons nightly-spark nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
@@ -87,6 +88,13 @@ nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/t
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 nightly-versions: ; $(MAKE) test-versions
+# The wheel on each Python that the machine has; PYTHONS="3.12 3.13" names those that must be there.
+nightly-pythons: ; $(BIN)/python -m tests.wheels $(foreach version,$(PYTHONS),--python $(version))
+# An earlier Spark than the pinned one, before it on the path.
+nightly-spark: OTHER_SPARK = .cache/pyspark-$(SPARK_VERSION)
+nightly-spark: setup
+	$(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*"
+	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q tests/spark tests/unit/spark_bridge tests/property/spark_bridge
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 lint: setup ## lint, formatting, spelling and import contracts

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from broadsheet.consumer.application import Shard
+from broadsheet.consumer.application import MessageProducer, Shard
 from broadsheet.consumer.errors import ApplicationError, StoreClosedError
 from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.key_codec import KeyCodec
@@ -17,10 +18,12 @@ from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.processor import KeyedProcessor
 from broadsheet.consumer.keyed.row_types import Declared, RowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
+from broadsheet.consumer.keyed.state_table import STATE_TABLE
 from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore
 from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.state_tables import TableScan, picked, require_table
 from broadsheet.journals.content.message_type import MessageType
 from broadsheet.journals.content.registry import content_of
 from broadsheet.journals.message.batch import Envelope, MessageBatch
@@ -95,7 +98,7 @@ class KeyedShardStore(KeyedStore):
         super().__init__(shard, local_state, index=options.index, cache_bytes=options.cache_bytes)
         self._application = application
         self._run: KeyedRun | None = None
-        self._shard_fqn = shard.fqn
+        self._shard = shard
 
     @property
     def run(self) -> KeyedRun:
@@ -105,7 +108,7 @@ class KeyedShardStore(KeyedStore):
             StoreClosedError: the store is not restored, or is destroyed.
         """
         if self._run is None:
-            raise StoreClosedError(self._shard_fqn)
+            raise StoreClosedError(self._shard.fqn)
         return self._run
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
@@ -130,6 +133,25 @@ class KeyedShardStore(KeyedStore):
             StoreClosedError: the store is not restored, or is destroyed.
         """
         return self.run.committed(name, key)
+
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return the table of keys: its fields, a column for each variable, and the times of its timers."""
+        return {STATE_TABLE: self.run.state_table.schema}
+
+    @contextmanager
+    def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
+        """Return the state of all keys as of the last durable commit, and its checkpoint; expired state is left out."""
+        state = self.run.state_table
+        schema = picked(require_table(self.tables(), table), columns)
+        with self.view() as view:
+            now_ms = self._application.now_ms()
+            with closing(state.batches(view, schema, now_ms=now_ms)) as batches:
+                yield TableScan(view.checkpoint, schema, batches)
+
+    def open_copy(self) -> None:
+        """Read a copy of what a standby played, for scans only; a processor is made to learn its variables."""
+        super().open_copy()
+        self._run = self._application.new_run(self._shard, self)
 
     def destroy(self) -> None:
         """Close the processor and the store."""
@@ -166,6 +188,7 @@ class KeyedApplication:
         event_time: EventTime | None = None,
         side: JournalOutput | None = None,
         state: StateOptions | None = None,
+        source: MessageProducer[Any] | None = None,
         message_type: Callable[[JournalSpec], MessageType] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -180,6 +203,8 @@ class KeyedApplication:
             event_time: The event time of rows; needed for timers in event time.
             side: Where rows go that are late, or too far in the future; None: late ones are dropped, and counted.
             state: Where state is kept.
+            source: Brings the messages, in place of journals, such as a `KafkaSource`. Each of its partitions
+                counts for the watermark once it had a row.
             message_type: Returns the encoding of a source's messages; None: by the journal's content type.
             clock: For the batch time; None: the machine's.
 
@@ -190,6 +215,10 @@ class KeyedApplication:
         self._processor = processor
         self._clock = clock or SystemClock()
         self._message_type = message_type
+        if source is not None:
+            self.read_messages = source.read_messages
+            self.replay_range = source.replay_range
+            self.read_through = source.read_through
         self._output = output
         self._side = side
         input_schema = _named(RowType, "rows", rows).schema
@@ -218,6 +247,10 @@ class KeyedApplication:
         return KeyedRun(
             self._processor(), self._settings, store, journals=journals, clock=self._clock
         )
+
+    def now_ms(self) -> int:
+        """Return the clock, epoch milliseconds."""
+        return int(self._clock.wall_seconds() * 1000)
 
     # -- the shard's interface
 

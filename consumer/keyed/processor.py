@@ -12,7 +12,7 @@ class Counter(KeyedProcessor):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from broadsheet.consumer.keyed.grouping import KeyRows
@@ -133,9 +133,15 @@ class StateHandle:
     """Declares the variables of a processor, in `init`."""
 
     def __init__(
-        self, store: KeyedStore, registry: Registry, current: Current, mode: TimeMode
+        self,
+        store: KeyedStore,
+        registry: Registry,
+        current: Current,
+        mode: TimeMode,
+        taken: Collection[str] = (),
     ) -> None:
         self._store = store
+        self._taken = taken
         self._registry = registry
         self._current = current
         self._is_open = True
@@ -182,8 +188,10 @@ class StateHandle:
     ) -> VariableT:
         if not self._is_open:
             raise ValidationError(name, "expected to be declared in init")
-        if name in self.variables:
-            raise ValidationError(name, "expected a name that no other variable has")
+        if name in self.variables or name in self._taken:
+            raise ValidationError(
+                name, "expected a name that no other variable has, and no field of the key"
+            )
         if ttl_ms is not None and ttl_ms <= 0:
             raise ValidationError(f"{name}.ttl_ms", f"expected a positive time, got {ttl_ms}")
         kind = getattr(make, "__name__", "")

@@ -99,18 +99,19 @@ class KeyedFiles:
         newest = max((each.number for each in found), default=0)
         return any(number <= after for number in changes) if changes else after >= newest
 
-    def load(self, *, after: int = 0) -> Iterator[tuple[KeyedFrame, Rows]]:
+    def load(self, *, after: int = 0, tidies: bool = True) -> Iterator[tuple[KeyedFrame, Rows]]:
         """Yield the frames of the snapshots and commits that matter, in order, with their rows.
 
         Args:
             after: A commit whose rows are known: rows of it, of those before it, and of snapshots are left out. If
                 there is one, `resumes` must be true of it.
+            tidies: As of `ChangeFiles.load`.
 
         Raises:
             StoreError: a file is damaged.
             OSError: a file could not be made durable.
         """
-        for file, _, frame in self._files.load(self._select):
+        for file, _, frame in self._files.load(self._select, tidies=tidies):
             # In the order of commits a snapshot only repeats what the changes before it made, as far as they are there.
             is_known = after and (not file.is_changes or frame.number <= after)
             yield frame, {} if is_known else self._rows_of(file, frame)

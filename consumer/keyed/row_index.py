@@ -8,11 +8,12 @@ one, and then a crash could leave rows of one commit in one family and not in an
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from sortedcontainers import SortedDict
 
@@ -32,6 +33,10 @@ class RowIndex(Protocol):
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the first items of [begin, end), at most `limit` of them, in order of keys."""
+        ...
+
+    def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return an iterator over [begin, end) as of now, whatever is written later."""
         ...
 
     def write(self, rows: Rows) -> None:
@@ -61,6 +66,10 @@ class MemoryIndex:
             found = self._rows.irange(begin, end, inclusive=(True, False))
             return [(key, self._rows[key]) for key in islice(found, limit)]
 
+    def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return a copy of [begin, end)."""
+        return iter(self.scan(begin, end, sys.maxsize))
+
     def write(self, rows: Rows) -> None:
         """Make changes."""
         with self._lock:
@@ -87,7 +96,11 @@ class RocksIndex:
         """
         import rocksdict
 
-        from broadsheet.consumer.stores.rocksdb.database import fix_options, new_options
+        from broadsheet.consumer.stores.rocksdb.database import (
+            fix_options,
+            new_options,
+            with_options,
+        )
 
         options = new_options(WRITE_BUFFER_BYTES)
         tables = rocksdict.BlockBasedOptions()
@@ -97,6 +110,7 @@ class RocksIndex:
         fix_options(options)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._database = rocksdict.Rdict(str(directory), options)
+        self._with_options = with_options
         self._new_batch = rocksdict.WriteBatch
         self._new_read_options = rocksdict.ReadOptions
         self._write_options = rocksdict.WriteOptions()
@@ -116,6 +130,13 @@ class RocksIndex:
         options.set_iterate_upper_bound(end)
         items = self._database.items(from_key=begin, read_opt=options)
         return list(islice(items, limit))  # type: ignore[arg-type]  # bytes, because of the raw mode
+
+    def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return an iterator of RocksDB, which keeps the database open until it is dropped."""
+        options = self._new_read_options()
+        options.set_iterate_upper_bound(end)
+        items = self._database.items(from_key=begin, read_opt=options)
+        return self._with_options(cast("Iterator[tuple[bytes, bytes]]", items), options)
 
     def write(self, rows: Rows) -> None:
         """Make changes."""

@@ -122,6 +122,23 @@ class RowType:
             self._declared = pa.schema([_column_of(*each) for each in self._hints.items()])
         return self._declared
 
+    @property
+    def shown_type(self) -> pa.DataType:
+        """The type of a column of such values: a struct unless it is a single value; text if columns have none."""
+        try:
+            schema = self.schema
+        except ValidationError:
+            return pa.string()
+        return schema.field(0).type if self._is_single else pa.struct(list(schema))
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as such a column takes it; as JSON if it is shown as text."""
+        if self._is_single:
+            return value
+        if self._declared is None:
+            return msgspec.json.encode(value).decode()
+        return dict(zip(self.names, self.fields_of(value), strict=True))
+
     def fields_of(self, value: Any) -> Sequence[Any]:
         """Return the fields of a value, in order.
 

@@ -24,6 +24,7 @@ from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
 from broadsheet.consumer.keyed.registry import REGISTRY, Registry
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, VARIABLE_BYTES, place_of
+from broadsheet.consumer.keyed.state_table import TIMERS_COLUMN, StateTable
 from broadsheet.consumer.keyed.store import KeyedStore
 from broadsheet.consumer.keyed.ttl import SWEPT_BUSY, SWEPT_IDLE
 from broadsheet.consumer.keyed.txn_time import (
@@ -118,7 +119,8 @@ class KeyedRun:
         self._storm_timers = settings.storm_timers
         """Timers to look up for the next transaction: after slow handlers, not many more than fired."""
         registry = Registry(store.meta(REGISTRY))
-        self._handle = StateHandle(store, registry, self._current, settings.mode)
+        taken = (*settings.key.schema.names, TIMERS_COLUMN)
+        self._handle = StateHandle(store, registry, self._current, settings.mode, taken)
         processor.init(self._handle)
         self._handle.close()
         self._by_suffix = {each.type.suffix: each for each in self._handle.variables.values()}
@@ -209,7 +211,12 @@ class KeyedRun:
         current.key = self._settings.key.encode(key)
         current.place = place_of(current.key)
         current.batch_ms = self._now_ms()
-        return variable.over(CommittedRows(self._store), current).committed()  # type: ignore[attr-defined]
+        return variable.over(CommittedRows(self._store), current).committed()
+
+    @property
+    def state_table(self) -> StateTable:
+        """The state as a table."""
+        return StateTable(self._settings.key, self._handle.variables)
 
     # -- the phases
 

@@ -12,8 +12,10 @@ recorded: a RocksDB that records its own files ships each byte as often as it ha
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -83,6 +85,34 @@ class _Change:
     checkpoint: EncodedCheckpoint
 
 
+class CommittedView:
+    """All rows as of one commit, to be iterated over once."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        rows: Iterator[tuple[bytes, bytes]],
+        timers: Iterator[tuple[bytes, bytes]],
+    ) -> None:
+        self.checkpoint = checkpoint
+        self._rows = rows
+        self._timers = timers
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (place and suffix, row) of the rows of variables, in order."""
+        for name, row in self._rows:
+            yield name[1:], row
+
+    def timers(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (place, row) of the timers of keys, in order."""
+        for name, row in self._timers:
+            yield name[1:], row
+
+    def drop(self) -> None:
+        """Forget the iterators."""
+        self._rows = self._timers = iter(())
+
+
 class KeyedStore:
     """Keeps the rows of a shard's keys."""
 
@@ -111,6 +141,7 @@ class KeyedStore:
         """
         self._fqn = shard.fqn
         self._local_state = local_state_of(shard, local_state)
+        self._is_shards_own = shard.local_state is not None
         self._index_kind = index
         self._cache_bytes = cache_bytes
         self._files = KeyedFiles(
@@ -125,6 +156,8 @@ class KeyedStore:
         self._number = 0
         self._checkpoint = b""
         self._segments: Mapping[bytes, bytes] = {}
+        self._settling = threading.Lock()
+        """Held while the index goes from one commit to the next."""
         self._failure: BaseException | None = None
         self._closed = False
         self._begin(MemoryIndex())
@@ -161,7 +194,7 @@ class KeyedStore:
         """Change a row of a key; None removes it."""
         self._cache.change(place, suffix, row)
 
-    def scan(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def rows_of(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return (suffix, row) of the rows of a key whose suffixes begin with a prefix, in order."""
         begin = STATE + place + prefix
         stored = all_items(self._required(), begin, after_prefix(begin), step=_STEP)
@@ -264,6 +297,26 @@ class KeyedStore:
         stored = self._required().scan(begin, after_prefix(begin), sys.maxsize)
         return [(name[1 + len(place) :], row) for name, row in stored]
 
+    @contextmanager
+    def view(self) -> Iterator[CommittedView]:
+        """Return all rows as of one commit, whatever is committed later; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        with self._settling:
+            index = self._required()
+            checkpoint = stored_checkpoint(self._fqn, self._checkpoint)
+            rows = index.view(STATE, after_prefix(STATE))
+            timers = index.view(TIMERS, after_prefix(TIMERS))
+        view = CommittedView(checkpoint, rows, timers)
+        del rows, timers
+        try:
+            yield view
+        finally:
+            # An iterator that somebody still refers to would keep the database open.
+            view.drop()
+
     def committed_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield (place and suffix, row) of all rows of keys; each step shows the commits that are durable by then.
 
@@ -320,6 +373,21 @@ class KeyedStore:
             wait_for,
         )
 
+    def open_copy(self) -> None:
+        """Read a copy of what a standby played, for scans only.
+
+        Raises:
+            StoreError: the primary has made no files yet, or they are damaged.
+        """
+        if not self._is_shards_own:
+            raise StoreError(self._fqn, "its files are its primary's, and no standby has them")
+        try:
+            self._load_into(self._new_index(), 0, tidies=False)
+        except OSError as error:
+            raise StoreError(self._fqn, f"cannot open a copy: {error}") from error
+        if not self._number:
+            raise StoreError(self._fqn, "the primary has not made its files yet")
+
     def destroy(self) -> None:
         """Abort a commit that still waits; remove the files if the recovery log has them."""
         self._closed = True
@@ -347,8 +415,11 @@ class KeyedStore:
             index.close()
             remove_index(directory)
             index, known = self._new_index(), 0
+        self._load_into(index, known, tidies=True)
+
+    def _load_into(self, index: RowIndex, known: int, *, tidies: bool) -> None:
         try:
-            self._load(index, known)
+            self._load(index, known, tidies=tidies)
         except BaseException:
             index.close()
             raise
@@ -366,10 +437,10 @@ class KeyedStore:
         except Exception as error:  # RocksDB's binding raises nothing more special.
             raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
 
-    def _load(self, index: RowIndex, known: int) -> None:
+    def _load(self, index: RowIndex, known: int, *, tidies: bool) -> None:
         """Bring an index from a commit to the last one."""
         segments: dict[bytes, bytes] = {}
-        for frame, rows in self._files.load(after=known):
+        for frame, rows in self._files.load(after=known, tidies=tidies):
             segments |= frame.segments
             changes = {**rows, **entries_of(rows)}
             if frame.number:
@@ -401,8 +472,11 @@ class KeyedStore:
     def _settle(self, change: _Change) -> None:
         self._number += 1
         number = {_NUMBER: self._number.to_bytes(8)}
+        rows = {**change.rows, **change.entries, **number}
         try:
-            self._required().write({**change.rows, **change.entries, **number})
+            with self._settling:
+                self._required().write(rows)
+                self._checkpoint = change.checkpoint.checkpoint
         except StoreError:
             raise
         except Exception as error:  # RocksDB's binding raises nothing more special.
@@ -410,7 +484,6 @@ class KeyedStore:
                 self._fqn,
                 f"cannot write to its index: {error}; the commit is durable, and the next life goes on from it",
             ) from error
-        self._checkpoint = change.checkpoint.checkpoint
         if change.checkpoint.new_segments:
             known = {**self._segments, **change.checkpoint.new_segments}
             self._segments = {each: known[each] for each in change.checkpoint.named & known.keys()}

@@ -58,7 +58,7 @@ def begun(
     Args:
         before: Of the transaction before it.
         rules: Of the watermark.
-        journals: The shard's sources.
+        journals: The shard's sources; none: those that had rows, of a shard whose messages are no journals'.
         now_ms: The clock.
     """
     batch_ms = max(before.batch_ms, now_ms)
@@ -66,7 +66,7 @@ def begun(
         journal: msgspec.structs.replace(before.sources[journal])
         if journal in before.sources
         else SourceTime(batch_ms)
-        for journal in journals
+        for journal in journals or before.sources
     }
     watermark = max(before.watermark_ms, current_watermark(sources, rules, batch_ms))
     return TimeState(batch_ms, watermark, before.watermark_ms, sources, before.storm_ms)

@@ -43,7 +43,7 @@ class RowAccess(Protocol):
         """Return a row."""
         ...
 
-    def scan(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def rows_of(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return rows in order."""
         ...
 
@@ -104,6 +104,14 @@ class Variable:
         other = copy(self)
         other._rows, other._current = rows, current  # noqa: SLF001 - of the same class
         return other
+
+    def exists(self) -> bool:
+        """Tell whether the key has anything of this variable."""
+        raise NotImplementedError
+
+    def committed(self) -> Any:
+        """Return all that the key has of this variable, as a query shows it."""
+        raise NotImplementedError
 
     def expire(self, place: bytes, suffix: bytes) -> None:
         """Remove a row if it is expired; else have a sweep look at it later."""
@@ -249,7 +257,7 @@ class MapState(Variable):
     def clear(self) -> None:
         """Remove all entries."""
         place = self._place()
-        for suffix, _ in self._rows.scan(place, self.type.suffix):
+        for suffix, _ in self._rows.rows_of(place, self.type.suffix):
             self._rows.put(place, suffix, None)
 
     def committed(self) -> dict[Any, Any]:
@@ -257,7 +265,7 @@ class MapState(Variable):
         return dict(self.items())
 
     def _live_rows(self) -> Iterator[tuple[bytes, bytes]]:
-        for suffix, row in self._rows.scan(self._place(), self.type.suffix):
+        for suffix, row in self._rows.rows_of(self._place(), self.type.suffix):
             if self._live(row) is not None:
                 yield suffix, row
 
@@ -453,7 +461,7 @@ class ListState(Variable):
             return []
         if content_of(base)[:1] == _INLINE:
             return [base]
-        rows = dict(self._rows.scan(place, self.type.suffix))
+        rows = dict(self._rows.rows_of(place, self.type.suffix))
         # A query looks twice, and a commit may be in between: then what was scanned holds.
         base = rows.pop(self.type.suffix, None)
         if base is not None and content_of(base)[:1] == _INLINE:
@@ -479,7 +487,7 @@ class CommittedRows:
         row: bytes | None = self._store.committed(place, suffix)
         return row
 
-    def scan(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def rows_of(self, place: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return rows in order."""
         rows: list[tuple[bytes, bytes]] = self._store.committed_scan(place, prefix)
         return rows

@@ -18,11 +18,13 @@ from broadsheet.testing.stores.suite import StoreConformance
 from tests.support.store_subjects import (
     AGGREGATE_ROWS,
     JSON_ROWS,
+    KEYED_ROWS,
     ROCKSDB_ROWS,
     SQL_ROWS,
     AggregateSubject,
     FencedRowSubject,
     JsonSubject,
+    KeyedStateSubject,
     KeyedSubject,
     RocksDbSubject,
     ScannedRecordedSubject,
@@ -30,9 +32,12 @@ from tests.support.store_subjects import (
     SqlSubject,
     committed_aggregates,
     committed_keyed,
+    committed_keyed_values,
     committed_rows,
     committed_values,
+    keyed_application,
     put_keyed,
+    put_keyed_value,
     put_last,
     put_number,
     put_row,
@@ -119,6 +124,30 @@ class TestKeyedStoreInMemory(StoreConformance):
     def subject(self, tmp_path: Path) -> KeyedSubject:
         """Files below the test's directory."""
         return KeyedSubject(tmp_path, "memory")
+
+
+class TestKeyedState(ScanConformance):
+    """Keyed state as a table, with the index in RocksDB: its other promises are those of `KeyedStore`."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> KeyedStateSubject:
+        """Files below the test's directory."""
+        return KeyedStateSubject(tmp_path, "rocksdb")
+
+
+class TestRecordedKeyedState(RecordedScanConformance):
+    """The same of what a standby played, with the index in memory."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return ScannedRecordedSubject(
+            tmp_path,
+            scans=KEYED_ROWS,
+            new_store=keyed_application("memory").new_store,
+            put=put_keyed_value,
+            committed=committed_keyed_values,
+        )
 
 
 class TestRecordedJsonFileStore(RecordedStoreConformance, RecordedScanConformance):

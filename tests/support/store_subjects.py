@@ -7,9 +7,19 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+import msgspec
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
+from broadsheet.consumer.keyed import (
+    KeyedApplication,
+    KeyedProcessor,
+    KeyedShardStore,
+    KeyRows,
+    StateHandle,
+    StateOptions,
+    TxnTime,
+)
 from broadsheet.consumer.keyed.state_rows import (
     VARIABLE_BYTES,
     content_of,
@@ -30,6 +40,7 @@ from broadsheet.testing.stores.subject import RecordedSubject
 from tests.support.failing_disk import descriptors_under
 
 LOCK_WAIT_SECONDS = 0.2
+KEYED_ROWS = ScannedRows("state", lambda row: (row["key"], row["value"]))
 JSON_ROWS = ScannedRows("state", lambda row: (row["key"], int(row["value"])))
 SQL_ROWS = ScannedRows("state", lambda row: (row["key"], row["value"]))
 
@@ -343,6 +354,62 @@ class KeyedSubject:
         """Open files."""
         del shard
         return descriptors_under(self._directory)
+
+
+class KeyedState(KeyedProcessor):
+    """One value for each key, which the suite sets by itself."""
+
+    def init(self, state: StateHandle) -> None:
+        """Declare it."""
+        self.value = state.value("value", int)
+
+    def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> None:
+        """There are none."""
+
+
+def keyed_application(index: IndexKind, directory: Path | None = None) -> KeyedApplication:
+    """Return an application that keeps a value for each text."""
+    return KeyedApplication(
+        KeyedState,
+        key="key string",
+        rows="key string",
+        state=StateOptions(
+            index=index,
+            directory=None
+            if directory is None
+            else lambda shard: LocalState(directory / quote(shard.id, safe="")),
+        ),
+    )
+
+
+def put_keyed_value(store: KeyedShardStore, key: str, value: int) -> None:
+    """Set the value of a key."""
+    row = new_row(b"\x00\x00", None, msgspec.msgpack.encode((value,)))
+    store.put(place_of(b"\x01" + key.encode() + b"\x00\x00"), _VARIABLE, row)
+
+
+def committed_keyed_values(store: KeyedShardStore) -> dict[str, int]:
+    """Read the values of all keys, one by one."""
+    keys = [key_at(name)[1 : -2 - VARIABLE_BYTES].decode() for name, _ in store.committed_rows()]
+    return {key: store.state("value", key) for key in keys}
+
+
+class KeyedStateSubject(KeyedSubject):
+    """The store of a keyed application in a directory that stays."""
+
+    scans = KEYED_ROWS
+
+    def open(self, shard: Shard) -> KeyedShardStore:
+        """Open it."""
+        return keyed_application(self._index, self._directory).new_store(shard)
+
+    def put(self, store: Any, key: str, value: int) -> None:
+        """Set a value."""
+        put_keyed_value(store, key, value)
+
+    def committed(self, store: Any) -> dict[str, int]:
+        """Read all values."""
+        return committed_keyed_values(store)
 
 
 def put_number(store: Any, key: str, value: int) -> None:

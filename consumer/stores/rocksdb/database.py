@@ -153,6 +153,18 @@ def overlaid(
         changed = next(following, None)
 
 
+def with_options(
+    items: Iterator[tuple[bytes, bytes]], options: ReadOptions
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield items, and keep the options that they are read with.
+
+    An iterator of `rocksdict` (0.3.29) does not keep them, and the bound in them is read at each step: without this it
+    would be whatever takes their memory next.
+    """
+    yield from items
+    del options
+
+
 def new_options(write_buffer_bytes: int) -> Options:
     """Return the options of the database and of each column family, to be tuned and then fixed (`fix_options`).
 
@@ -236,7 +248,7 @@ class Database:
         if end is not None:
             options.set_iterate_upper_bound(end)
         items = self._families[family].items(from_key=begin, read_opt=options)
-        return cast("Iterator[tuple[bytes, bytes]]", items)
+        return with_options(cast("Iterator[tuple[bytes, bytes]]", items), options)
 
     def segments(self) -> dict[bytes, bytes]:
         """Return the contents of segments, by id."""

@@ -57,6 +57,8 @@ class Sessions(KeyedProcessor):
         """Declare the count, and when it ends."""
         self.count = state.value("count", int)
         self.end = state.value("end", int)
+        self.numbers = state.list("numbers", int)
+        self.by_parity = state.map("by_parity", bool, int)
         self.timers = state.timers
 
     def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> Iterator[Any]:
@@ -70,13 +72,19 @@ class Sessions(KeyedProcessor):
         self.end.update(latest + QUIET_MS)
         self.timers.register(latest + QUIET_MS)
         for row in rows:
+            self.numbers.append(row.n)
+            even = row.n % 2 == 0
+            self.by_parity.put(even, (self.by_parity.get(even) or 0) + 1)
             yield (*key, row.n, "row")
 
     def handle_timer(self, key: tuple[Any, ...], expiry_ms: int, time: TxnTime) -> Iterator[Any]:
         """Tell the count."""
         del expiry_ms, time
+        assert sum(self.by_parity.values()) == len(list(self.numbers.get())) == self.count.get()
         yield (*key, self.count.get(), "end")
         self.count.clear()
+        self.numbers.clear()
+        self.by_parity.clear()
         self.end.clear()
 
 

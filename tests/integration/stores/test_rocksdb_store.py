@@ -235,3 +235,26 @@ def test_tables_are_written_in_the_format_that_members_of_gazette_read(
     tables = [table for table in tables if table.endswith(_TABLE_MAGIC)]
     assert tables
     assert {int.from_bytes(table[-12:-8], "little") for table in tables} == {5}
+
+
+def test_items_of_a_range_end_at_its_bound_however_many_ranges_are_read_beside(
+    open_store: OpenStore,
+) -> None:
+    """The library's iterators read their bound at each step, from memory that they do not keep: the ranges that are
+    begun meanwhile must not become the end of this one.
+    """
+    shard = FixedShard()
+    store = open_store()
+    store.restore_checkpoint(shard)
+    for number in range(26):
+        store.put(b"s%c" % (97 + number), b"")
+    wait(store.start_commit(shard, reading(1), ()))
+
+    def range_of(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return store.items(prefix, prefix[:-1] + bytes((prefix[-1] + 1,)))
+
+    whole = [range_of(b"s") for _ in range(3)]
+    others = [range_of(bytes((104, number))) for number in range(20)]
+
+    assert [len(list(each)) for each in whole] == [26, 26, 26]
+    assert [len(list(each)) for each in others] == [0] * 20

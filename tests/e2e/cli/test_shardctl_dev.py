@@ -56,6 +56,27 @@ def test_appended_lines_are_counted_and_shown(cluster: CounterCluster) -> None:
     assert lines in read.stdout
 
 
+def test_published_transaction_is_counted_by_the_shards_of_its_keys(
+    cluster: CounterCluster,
+) -> None:
+    """All or nothing, over both journals: their shards pass over the acknowledgements, which have no key."""
+    lines = "".join(json.dumps({"key": f"published-{number}"}) + "\n" for number in range(20))
+    publish = ("journals", "publish", "counter/events/", "--key", "key", "--atomic", "-o", "json")
+
+    published = cluster.shardctl(*publish, stdin=lines)
+    assert published.exit_code == 0, published.stderr
+    ranges = json.loads(published.stdout)["journals"]
+    for each in ranges:
+        shard = each["journal"].replace("events/", "")
+        through = f"{each['journal']}={each['end']}"
+        waited = cluster.shardctl("shards", "stat", shard, "--read-through", through)
+        assert waited.exit_code == 0, waited.stderr
+
+    assert [each["messages"] > 0 for each in ranges] == [True, True]
+    counts = cluster.counts("part-000") | cluster.counts("part-001")
+    assert [counts.get(f"published-{number}") for number in range(20)] == [1] * 20
+
+
 def test_stat_waits_for_the_offsets_asked_for(cluster: CounterCluster) -> None:
     """Read-your-writes from a terminal: Stat through whichever member answers only when the offset was read."""
     appended = cluster.shardctl(

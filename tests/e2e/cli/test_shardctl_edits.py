@@ -273,7 +273,8 @@ def test_missing_recovery_log_is_created_once_it_is_agreed_to(
     cluster.shardctl("journals", "delete", log, "--yes")
 
     assert unasked.exit_code == 2
-    assert f"1 recovery log does not exist: {log}. Create it? Nobody can be asked" in unasked.stderr
+    assert f"1 recovery log does not exist: {log}. Create it? " in unasked.stderr
+    assert "expected --yes" in unasked.stderr
     assert dry.stdout == f"{log} created (dry run)\n{shard} created (dry run)\n"
     assert absent.exit_code == 3
     assert agreed.stdout == f"{log} created\n{shard} created\n", agreed.output

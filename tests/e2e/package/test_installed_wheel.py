@@ -10,6 +10,7 @@ import pytest
 
 from broadsheet.cli.dev.dev import dev
 from broadsheet.cli.main import main
+from broadsheet.cli.new_project import template_names
 from broadsheet.cli.serve.serve import serve
 from tests.support.documents import REPOSITORY
 from tests.support.installed_wheel import install_wheel, packages_of
@@ -122,3 +123,22 @@ def test_spark_finds_the_formats_of_the_wheel(python: Path, project: Path) -> No
         "       if name.encode() not in told.getvalue()])\n"
     )
     assert _run(python, project, "-P", "-c", program) == "[]\n"
+
+
+def test_templates_are_installed_with_their_files(python: Path, project: Path) -> None:
+    """A wheel has what is no module, too: specs in YAML, the project's file, and a name that begins with a dot."""
+    for template in template_names():
+        printed = _run(
+            python,
+            project,
+            "-P",
+            "-m",
+            "broadsheet.cli.main",
+            "init",
+            f"my_{template}",
+            "-t",
+            template,
+        )
+        written = {Path(line).name for line in printed.splitlines()}
+        assert {".gitignore", "pyproject.toml", "journals.yaml", "shards.yaml"} <= written
+        assert f"test_my_{template}.py" in written

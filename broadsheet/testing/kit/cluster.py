@@ -6,9 +6,10 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -47,6 +48,8 @@ T = TypeVar("T")
 STATE_DIRECTORY_VARIABLE: Final = "BROADSHEET_STATE_DIR"
 """Names the cluster's own directory while it lives, as `shardctl dev` does for applications that keep files."""
 READ_SECONDS_MAX: Final = 120.0
+LOOK_SECONDS_MAX: Final = 0.1
+LOOK_FACTOR: Final = 1.2
 _PASSING: Final = frozenset({FailureKind.TRANSIENT, FailureKind.FENCED, FailureKind.HELD_BACK})
 """Failures that end by themselves, such as those that a test asks for."""
 
@@ -403,6 +406,7 @@ class TestCluster:
     async def _read_through(self, seconds_max: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds_max
+        looks = _looks(self._world.look_seconds)
         while True:
             await self._world.settle_deaths()
             behind = await self._behind()
@@ -411,7 +415,7 @@ class TestCluster:
             if loop.time() > until:
                 told = "\n  ".join(behind)
                 raise StuckError(f"not read through after {seconds_max:.0f} s:\n  {told}")
-            await asyncio.sleep(self._world.look_seconds)
+            await asyncio.sleep(next(looks))
 
     async def _behind(self) -> list[str]:
         """Return what each shard still has to do, as text.
@@ -437,17 +441,17 @@ class TestCluster:
                 raise ShardFailedError(spec.id, cause) from cause
             return f"waits for its restart after: {cause}"
         if not live.is_ready:
-            return f"restores its store\n{live.story()}"
+            return f"restores its store{_where(live)}"
         read, _ = live.progress()
         for source in spec.sources:
-            head = heads.get(source.journal, 0)
-            if read.get(source.journal, 0) < head:
+            head, offset = heads.get(source.journal, 0), read.get(source.journal, 0)
+            if offset < head:
                 return (
-                    f"has read {source.journal!r} through {read.get(source.journal, 0)} of {head} bytes, and is "
-                    f"{live.activity.value}\n{live.story()}"
+                    f"has read {source.journal!r} through {offset} of {head} bytes, and is "
+                    f"{live.activity.value}{_where(live)}"
                 )
         if live.activity is not Activity.READING:
-            return f"has a transaction under way\n{live.story()}"
+            return f"has a transaction under way, and is {live.activity.value}{_where(live)}"
         return ""
 
     async def _whole_state(self, shard: str) -> Any:
@@ -476,6 +480,7 @@ class TestCluster:
     async def _ready_primary(self, shard: str) -> LiveShard:
         loop = asyncio.get_running_loop()
         until = loop.time() + READ_SECONDS_MAX
+        looks = _looks(self._world.look_seconds)
         while True:
             await self._world.settle_deaths()
             live = self._world.primary_of(shard)
@@ -485,7 +490,7 @@ class TestCluster:
                 self._behind_of(live, self._world.shards()[shard], {})
             if loop.time() > until:
                 raise StuckError(f"shard {shard!r} has no ready primary")
-            await asyncio.sleep(self._world.look_seconds)
+            await asyncio.sleep(next(looks))
 
     async def _kill_now(self, shard: str) -> None:
         await self._world.kill_primary(self._one_shard(shard))
@@ -501,6 +506,21 @@ class TestCluster:
             names = ", ".join(known) or "none: nothing was published yet"
             raise ValidationError("shard", f"expected one of {names}; got {shard!r}")
         return shard
+
+
+def _looks(first_seconds: float) -> Iterator[float]:
+    """Yield the pauses between looks: short at first, longer where something takes its time."""
+    seconds = first_seconds
+    while True:
+        yield seconds
+        seconds = min(seconds * LOOK_FACTOR, LOOK_SECONDS_MAX)
+
+
+def _where(live: LiveShard) -> str:
+    """Return where a shard's thread is, and what its machines did last."""
+    parts = [f"its thread is at:\n{live.stack()}" if live.stack() else "", live.story()]
+    told = "\n".join(filter(None, parts))
+    return f"\n{indent(told, '    ')}" if told else ""
 
 
 def _is_log(spec: JournalSpec) -> bool:

@@ -223,6 +223,7 @@ class LockstepWorker:
             gate: Of the loop.
         """
         self._thread = ShardThread(name)
+        self._last: Future[None] | None = None
         self._name = name
         self._gate = gate
         self.cpu_seconds = 0.0
@@ -251,12 +252,20 @@ class LockstepWorker:
         return self._thread.stack()
 
     def close(self) -> None:
-        """Let the thread end after the accepted calls."""
-        self._thread.close()
+        """Let the thread end after the accepted calls. Idempotent."""
+        if self._last is None:
+            self._last = self.submit(lambda: None)
+            self._thread.close()
 
     async def join(self, *, timeout_seconds: float) -> bool:
-        """Wait for the thread's end."""
-        return await self._thread.join(timeout_seconds=timeout_seconds)
+        """Wait for the last call, in the loop's time: a call that never returns must not hold the loop up."""
+        assert self._last is not None, "close first"
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.wrap_future(self._last)
+        except TimeoutError:
+            return False
+        return True
 
     def _answer(self, answer: Future[ResultT], work: Work, done: Future[ResultT]) -> None:
         try:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
+
 import msgspec
 import pytest
 
+import broadsheet.consumer.application as application_module
+from broadsheet.consumer import Shard
+from broadsheet.journals import (
+    Envelope,
+    JournalSpec,
+    JsonStructType,
+    MessageType,
+    Meta,
+    Publisher,
+)
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.testing import ShardFailedError, Step, TestCluster
-from tests.support.broken_applications import Alerts
+from broadsheet.testing import ShardFailedError, Step, StuckError, TestCluster
+from broadsheet.testing.kit.watched_application import WatchedApplication
+from tests.support.broken_applications import Alerts, CountStore
 
 ORDERS = [{"customer": "ada"}, {"customer": "bob"}, {"customer": "ada"}]
 
@@ -16,6 +30,14 @@ class Order(msgspec.Struct):
     """An order as a Struct, of which the application knows nothing."""
 
     customer: str
+
+
+class StrictOrder(msgspec.Struct):
+    """An order that the application decodes as such."""
+
+    meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
+    customer: str = ""
+    cents: int = 0
 
 
 def test_published_messages_are_read_counted_and_answered() -> None:
@@ -125,3 +147,62 @@ def test_wrong_arguments_are_named() -> None:
             cluster.query(len)
         assert cluster.state() == {"ada": 1, "bob": 1}
         assert cluster.state(shard="orders/a") == {"ada": 1}
+
+
+def test_what_never_ends_is_told_with_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback that waits for ever ends the test with the shard, its offsets, and the line it stands at."""
+    released = threading.Event()
+
+    class Waits(Alerts):
+        def consume_message(self, *arguments: object) -> None:
+            released.wait()
+
+    monkeypatch.setattr("broadsheet.testing.kit.lockstep.CALL_SECONDS", 0.2)
+    with TestCluster(Waits) as cluster:
+        cluster.publish("orders", *ORDERS)
+        try:
+            with pytest.raises(
+                StuckError,
+                match=r"'orders' has read 'orders' through 0 of \d+ bytes(.*\n)*.*released.wait",
+            ):
+                cluster.read_through(seconds_max=3.0)
+        finally:
+            released.set()
+
+
+def test_a_watched_application_has_each_optional_part_of_its_own() -> None:
+    """The runtime asks the wrapper for optional parts: one that is not passed on would never be called in a test."""
+    optional = [
+        part
+        for part in vars(application_module).values()
+        if getattr(part, "_is_runtime_protocol", False)
+        and part.__module__ == application_module.__name__
+        and "of an application" in (part.__doc__ or "").partition("\n")[0]
+    ]
+    assert len(optional) >= 5
+    source = inspect.getsource(WatchedApplication)
+    assert [part.__name__ for part in optional if part.__name__ not in source] == []
+
+
+def test_messages_of_every_content_type_are_published_and_read() -> None:
+    """Mappings become what the application's type takes, and a mapping that does not fit is refused."""
+
+    class Strict(Alerts):
+        def message_type(self, journal_spec: JournalSpec) -> MessageType:
+            return JsonStructType(StrictOrder)
+
+        def consume_message(
+            self, shard: Shard, store: CountStore, envelope: Envelope, publisher: Publisher
+        ) -> None:
+            store.state[envelope.message.customer] = envelope.message.cents
+
+    with TestCluster(Strict) as cluster:
+        cluster.publish("orders", {"customer": "ada", "cents": 5}, StrictOrder(customer="bob"))
+        with pytest.raises(ValidationError, match=r"messages\[1\]: .*cents"):
+            cluster.publish("orders", {"customer": "eve"}, {"cents": "many"})
+        cluster.read_through()
+
+        assert cluster.state() == {"ada": 5, "bob": 0}
+        assert cluster.published("orders")[0] == {"customer": "ada", "cents": 5}
+        typed = cluster.published("orders", message_type=JsonStructType(StrictOrder))
+        assert [each.customer for each in typed] == ["ada", "bob"]

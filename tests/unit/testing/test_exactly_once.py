@@ -48,6 +48,20 @@ def test_a_wrong_application_is_refused_with_a_text_that_helps(
         assert_exactly_once(application, INPUTS)
 
 
+def test_a_store_from_scratch_is_accepted_if_its_commits_wait() -> None:
+    """A store with a thread of its own works in virtual time, and one that ignores `wait_for` loses messages."""
+    alone = {"orders": [{"customer": name} for name in ("ada", "ada")]}
+    tried = assert_exactly_once(
+        broken.OwnStore, alone, state=lambda store: dict(store.state), rounds=1
+    )
+    assert tried > 5
+
+    with pytest.raises(NotExactlyOnceError, match=r"'alerts' has .* not at all.*\n.*wait_for"):
+        assert_exactly_once(
+            broken.CommitsTooEarly, alone, state=lambda store: dict(store.state), rounds=1
+        )
+
+
 def test_a_repeated_effect_is_refused_if_it_is_shown() -> None:
     """What a fake of another service got is compared, too: a mail that is sent twice."""
     with pytest.raises(NotExactlyOnceError, match=r'effect "ada" happened 4 times, expected 3'):

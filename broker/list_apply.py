@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from functools import cache
-from importlib.metadata import version
 
 import grpc
 
@@ -18,6 +16,7 @@ from broadsheet.broker.faults import Context, RpcFault
 from broadsheet.broker.journals import Journals
 from broadsheet.broker.read import seconds_left
 from broadsheet.broker.resolution import Identity, JournalResolver, is_restricted, may_see
+from broadsheet.runtime.installed_version import installed_version
 from broadsheet.security.auth import Claims
 from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.wire.broker_metadata import VERSION, WALL_TIME
@@ -39,11 +38,6 @@ CHANGES_MAX = 128
 """Most changes of one transaction, as with etcd."""
 
 
-@cache
-def _installed_version() -> str:
-    return version("broadsheet")
-
-
 class ListHandler:
     """Serves listings, once or as a watch."""
 
@@ -63,7 +57,7 @@ class ListHandler:
         """Serve one listing; a watch ends cleanly when the broker stops or the token expires."""
         validate_list_request(request)
         await context.send_initial_metadata(
-            ((VERSION, _installed_version()), (WALL_TIME, str(time.time_ns())))
+            ((VERSION, installed_version()), (WALL_TIME, str(time.time_ns())))
         )
         timeout = asyncio.timeout(seconds_left(claims))
         try:

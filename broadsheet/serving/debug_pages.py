@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
+
+from broadsheet.runtime.installed_version import installed_version
 
 TASKS_MAX: Final = 2_000
 """Tasks that are looked at for `/debug/tasks`, because the event loop waits meanwhile: some 20 ms."""
@@ -33,7 +34,9 @@ def process_variables() -> dict[str, object]:
         "pid": os.getpid(),
         "uptime_seconds": round(monotonic() - _started_at, 3),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("broadsheet", "grpcio", "protobuf")},
+        "versions": {
+            name: installed_version(name) for name in ("broadsheet", "grpcio", "protobuf")
+        },
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
         "resident_bytes": _resident_bytes(),
         "threads": threading.active_count(),

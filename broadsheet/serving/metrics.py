@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from http.client import HTTPException
-from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import unquote
@@ -38,6 +37,7 @@ from prometheus_client.exposition import basic_auth_handler, default_handler
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from broadsheet.runtime.installed_version import installed_version
 from broadsheet.runtime.log_output import LOSSES, Loss
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.secret_url import SecretUrl
@@ -247,7 +247,7 @@ class ProcessMetrics:
             kind: `member` or `broker`.
         """
         self._build.labels(
-            kind, version("broadsheet"), platform.python_version(), grpc.__version__
+            kind, installed_version(), platform.python_version(), grpc.__version__
         ).set(1)
 
     async def watch_loop(self) -> None:

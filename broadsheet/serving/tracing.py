@@ -18,13 +18,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
 from broadsheet.runtime.door import EXTRAS
 from broadsheet.runtime.errors import ExtraMissingError, ValidationError
+from broadsheet.runtime.installed_version import installed_version
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -76,7 +76,7 @@ class Tracing:
         self._context = context
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
-        self._tracer = provider.get_tracer("broadsheet", version("broadsheet"))
+        self._tracer = provider.get_tracer("broadsheet", installed_version())
 
     def calling(self, method: str, attributes: Attributes | None = None) -> _OpenSpan:
         """Return the block of a call to another process, whose span is the current one in it.

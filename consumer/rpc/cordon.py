@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
@@ -26,6 +24,7 @@ from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.rpc.allocation_messages import parse_member
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.installed_version import installed_version
 from broadsheet.wire.allocation_pb2 import (
     ClusterMember,
     CordonMembersRequest,
@@ -42,14 +41,6 @@ CATCH_UP_SECONDS_MAX = 5.0
 """Longest wait until the mirror shows the writes of others."""
 
 _log = structlog.get_logger()
-
-
-@cache
-def _installed_version() -> str:
-    try:
-        return version("broadsheet")
-    except PackageNotFoundError:
-        return ""  # imported from a directory, not installed
 
 
 AssignmentKey = tuple[ItemId, MemberId, int]
@@ -81,7 +72,7 @@ class Cordon:
         response = ListMembersResponse(
             revision=revision,
             members=[_shown(member, replicas, primaries, leader) for member in members],
-            version=_installed_version(),
+            version=installed_version(),
         )
         response.time.GetCurrentTime()
         return response

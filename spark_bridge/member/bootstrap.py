@@ -10,7 +10,7 @@ import pickle
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from typing import Any
 
 # Compared up to their second number: Python pickles code for one such version, and Spark's own classes are alike.
@@ -29,8 +29,8 @@ def versions() -> dict[str, str]:
     import pyspark
 
     try:
-        ours = version("broadsheet")
-    except PackageNotFoundError:
+        ours = metadata.version("broadsheet")  # noqa: TID251 - the function for that is not here
+    except metadata.PackageNotFoundError:
         ours = ""
     return {
         "Python": platform.python_version(),

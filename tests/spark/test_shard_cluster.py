@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
+from structlog.testing import capture_logs
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.config import EtcdConfig
@@ -27,6 +29,7 @@ from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.examples.flights.app import FlightsApplication
 from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
 from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.interrupts import spared_jobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import ClusterStartError, ExecutorUnfitError, SparkConfError
@@ -345,6 +348,42 @@ def test_shard_cluster_all_jobs_cancelled_members_come_back_at_once(
     cluster.wait_for_primary(SHARDS, not_on=before)
     assert time.monotonic() - began < LEASE_LEFT_SECONDS
     assert len({each.partition for each in after}) == 3
+
+
+def test_job_beside_members_fails_as_soon_as_it_would_without_them(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """A session with members repeats a task 100,000 times: a job that no attempt can bring further ends after four,
+    with the executor's error; of one that may succeed, the driver is at least told why it does not.
+    """
+    _wait_for_members(cluster, 1)
+    rows = spark.sparkContext.parallelize([0], 1)
+    ended: list[str] = []
+
+    def run() -> None:
+        with pytest.raises(Py4JError) as raised:
+            rows.foreach(lambda _: {}["no such key"])
+        ended.append(str(raised.value))
+
+    with capture_logs() as logs:
+        with pytest.raises(Py4JError, match=r"No module named 'no_such_module'.* --py-files"):
+            rows.foreach(lambda _: importlib.import_module("no_such_module"))
+        job = InheritableThread(target=run, session=spark)
+        job.start()
+
+        def told() -> bool:
+            causes = {each["event"]: each.get("cause") for each in logs}
+            return causes.get("cluster.task_fails_again") == "KeyError: 'no such key'"
+
+        eventually_sync(told)
+        assert not ended
+        tracker = spark.sparkContext.statusTracker()
+        members = spared_jobs(spark.sparkContext)
+        for number in set(tracker.getActiveJobsIds()) - members:
+            spark.sparkContext._jsc.sc().cancelJob(number)
+        job.join(LEASE_SECONDS)
+
+    assert len(ended) == 1
 
 
 def test_shard_cluster_interrupted_program_keeps_its_members(

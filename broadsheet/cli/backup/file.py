@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -25,6 +24,7 @@ from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.leases.migration.export_file import export_fields, exported_record
 from broadsheet.leases.record import LeaseRecord
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.installed_version import installed_version
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
@@ -60,7 +60,7 @@ def backup_lines(backup: Backup, *, written_at: datetime) -> Iterator[str]:
         "kind": "backup",
         "version": VERSION,
         "written_at": written_at.isoformat(timespec="seconds"),
-        "by": f"broadsheet {version('broadsheet')}",
+        "by": f"broadsheet {installed_version()}",
     }
     for count, record in enumerate((header, *_records(backup))):  # noqa: B007 - the last one counts them
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -13,6 +13,9 @@ GONE = (
     "broadsheet.spark_bridge.errors.MembersGoneError: /a.B/Get of shard s-0 was not answered within 30 s\n"
     "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:561)"
 )
+ABSENT = GONE.replace("broadsheet.spark_bridge.errors.MembersGoneError: /a.B/Get", "%s") % (
+    "ModuleNotFoundError: No module named 'mine'"
+)
 
 
 def test_job_ends_once_one_task_found_no_member_often_enough() -> None:
@@ -22,6 +25,9 @@ def test_job_ends_once_one_task_found_no_member_often_enough() -> None:
     """
     enough = [FailedAttempt(3, GONE)] * TASK_FAILURES_MAX
 
+    assert reason_to_end([FailedAttempt(3, ABSENT)] * TASK_FAILURES_MAX).startswith(
+        "ModuleNotFoundError: No module named 'mine'"
+    )
     assert reason_to_end(enough) == (
         "MembersGoneError: /a.B/Get of shard s-0 was not answered within 30 s"
     )

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
 from broadsheet.broker.commit_log import (
-    LogWriter,
+    CommitLogWriter,
     Scan,
     Tail,
     generation_path,
@@ -97,7 +97,7 @@ class StoredCatalogue:
 def initialize_catalogue(disk: Disk, directory: Path, revision: int) -> None:
     """Write the first log of a catalogue, empty as of a revision. Blocking."""
     path = generation_path(directory, LOG_STEM, 1)
-    LogWriter.create(disk, path, msgspec.msgpack.encode(_Txn(revision, True, (), ()))).close()
+    CommitLogWriter.create(disk, path, msgspec.msgpack.encode(_Txn(revision, True, (), ()))).close()
 
 
 def read_catalogue(directory: Path) -> StoredCatalogue:
@@ -168,7 +168,7 @@ class Catalogue:
         self._group = group
         self._writing = asyncio.Lock()
         """Serializes transactions, because each is judged against the state that the previous one left."""
-        self._log: LogWriter | None = None
+        self._log: CommitLogWriter | None = None
         self._generation = 0
         self._observers: list[Callable[[CatalogueUpdate], None]] = []
         self.entries: SortedDict[str, CatalogueEntry] = SortedDict()
@@ -203,7 +203,7 @@ class Catalogue:
         heads = tuple(self._least_heads.items())
         body = msgspec.msgpack.encode(_Txn(self.revision, True, puts, (), heads))
         path = generation_path(self._directory, LOG_STEM, self._generation)
-        before, self._log = self._log, LogWriter.create(self._disk, path, body)
+        before, self._log = self._log, CommitLogWriter.create(self._disk, path, body)
         if before is not None:
             before.close()
         for generation in older:

@@ -250,7 +250,7 @@ def generation_path(directory: Path, stem: str, generation: int) -> Path:
     return directory / f"{stem}-{generation:0{GENERATION_DIGITS}d}"
 
 
-class LogWriter:
+class CommitLogWriter:
     """Appends frames to one generation. Blocking; one caller at a time."""
 
     def __init__(self, disk: Disk, path: Path, fd: int, *, seed: int, size: int) -> None:
@@ -265,7 +265,7 @@ class LogWriter:
         self._frames = 0
 
     @staticmethod
-    def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
+    def create(disk: Disk, path: Path, checkpoint: bytes) -> CommitLogWriter:
         """Start a generation with its checkpoint, which is durable when this returns.
 
         The file gets its name only after that, so a named file without its checkpoint was damaged, not interrupted.
@@ -286,7 +286,7 @@ class LogWriter:
             close_quietly(fd)
             temporary.unlink(missing_ok=True)
             raise
-        return LogWriter(disk, path, fd, seed=seed, size=size)
+        return CommitLogWriter(disk, path, fd, seed=seed, size=size)
 
     def append(self, body: bytes) -> None:
         """Write one frame, which is durable only after `sync`."""

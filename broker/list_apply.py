@@ -29,7 +29,7 @@ from broadsheet.wire.journal_pb2 import (
     ListResponse,
     Status,
 )
-from broadsheet.wire.labels import NAME, Selection, expand_prefix
+from broadsheet.wire.labels import NAME, LabelMatcher, expand_prefix
 from broadsheet.wire.validation_journal import validate_apply_request, validate_list_request
 
 PAGE_JOURNALS = 25
@@ -88,7 +88,7 @@ class ListHandler:
 
     def _matched(self, request: ListRequest, claims: Claims) -> Sequence[CatalogueEntry]:
         selector = expand_prefix(request.selector)
-        selections = [Selection(selector), Selection(expand_prefix(claims.selector))]
+        selections = [LabelMatcher(selector), LabelMatcher(expand_prefix(claims.selector))]
         return list(
             self._catalogue.matching(
                 lambda entry: all(

@@ -25,7 +25,7 @@ from broadsheet.broker.commit_log import (
     LENGTH_MARK,
     Checkpoint,
     Commit,
-    LogWriter,
+    CommitLogWriter,
     Reserve,
     Trim,
     encode_record,
@@ -110,6 +110,11 @@ class JournalStore:
     def open_bytes(self) -> int:
         """Length of the open fragment, bytes."""
         return self.state.head - self._open.begin
+
+    @property
+    def log_path(self) -> Path:
+        """The log's present file."""
+        return self._log.path
 
     @property
     def log_bytes(self) -> int:
@@ -336,9 +341,9 @@ class JournalStore:
             boot_id=self._boot_id,
         )
 
-    def _start_log(self, checkpoint: Checkpoint) -> LogWriter:
+    def _start_log(self, checkpoint: Checkpoint) -> CommitLogWriter:
         path = generation_path(self.directory, LOG_STEM, self._generation)
-        return LogWriter.create(self._disk, path, encode_record(checkpoint))
+        return CommitLogWriter.create(self._disk, path, encode_record(checkpoint))
 
     def _begin_fragment(self, checkpoint: Checkpoint) -> Rolled:
         """Start a log, give the open file its sealed name, open the next file, and remove the old log."""

@@ -69,38 +69,39 @@ class DuplicateFence:
 
     def __init__(self, register: WriterEpochRegister) -> None:
         self._register = register
-        self._seen = ""
-        self._next = ""
+        self.seen = ""
+        """Value of the register when it was last seen; empty before that."""
+        self.next = ""
         """Value to which the next copy changes the register; empty if no copy is in doubt."""
 
     @property
     def demanded(self) -> LabelSelector:
         """Registers that each copy demands."""
-        label = label_set((self._register.name, self._seen))
+        label = label_set((self._register.name, self.seen))
         # Before the register is first seen, demand that it does not exist.
-        return selector(include=label) if self._seen else selector(exclude=label)
+        return selector(include=label) if self.seen else selector(exclude=label)
 
     @property
     def change(self) -> LabelSet | None:
         """Registers that each copy sets; None while no copy is in doubt."""
-        return label_set((self._register.name, self._next)) if self._next else None
+        return label_set((self._register.name, self.next)) if self.next else None
 
     def on_doubt(self) -> None:
         """Note that the answer to a copy was lost."""
-        self._next = self._next or self._register.random_bytes(VALUE_BYTES).hex()
+        self.next = self.next or self._register.random_bytes(VALUE_BYTES).hex()
 
     def on_landed(self) -> None:
         """Note that a copy was answered; the next append begins without doubt."""
-        if self._next:
-            self._seen, self._next = self._next, ""
+        if self.next:
+            self.seen, self.next = self.next, ""
 
     def on_refused(self, registers: LabelSet) -> RefusalMeaning:
         """Interpret the refusal of a copy whose demand `registers` do not meet."""
         found = value_of(registers, self._register.name)
-        if self._next and found == self._next:
+        if self.next and found == self.next:
             self.on_landed()
             return RefusalMeaning.LANDED
-        if self._next:
+        if self.next:
             return RefusalMeaning.UNKNOWN
-        self._seen = found
+        self.seen = found
         return RefusalMeaning.AGAIN

@@ -43,7 +43,7 @@ from broadsheet.spark_bridge.journal_sink.commit_record import (
     Publication,
     SinkTarget,
 )
-from broadsheet.spark_bridge.journal_sink.row_mapping import KeyMapping, key_indices
+from broadsheet.spark_bridge.journal_sink.row_mapping import ColumnMapping, key_indices
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.options import Access
 
@@ -204,7 +204,7 @@ def _write_uncommitted(
     plan = WritePlan(
         access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         journals=target.journals,
-        mapping=KeyMapping(key),
+        mapping=ColumnMapping(key),
         encoder=encoder,
     )
     # By place, because PySpark's mapInArrow takes a column's name for a path: a.b would be a field of a struct a.

@@ -173,6 +173,23 @@ class TaskResolver:
         )
         self.carry(token or {})
 
+    @classmethod
+    def from_plan(cls, plan: ResolverPlan, token: Token | None = None) -> TaskResolver:
+        """Return a resolver of a plan that was made before; nothing is looked up.
+
+        Raises:
+            ValidationError: the token is no mapping of journals to offsets.
+        """
+        made = object.__new__(cls)
+        made.__setstate__({"plan": plan, "token": {}})
+        made.carry(token or {})
+        return made
+
+    @property
+    def plan(self) -> ResolverPlan:
+        """The members, routes and settings that tasks get: what is pickled, beside the token."""
+        return self._plan
+
     @property
     def shards(self) -> tuple[str, ...]:
         """Ids of the shards when the resolver was created, sorted."""
@@ -221,8 +238,7 @@ class TaskResolver:
         Raises:
             ValidationError: it is no mapping of journals to offsets.
         """
-        other = object.__new__(TaskResolver)
-        other.__setstate__({"plan": self._plan, "token": self._token})
+        other = TaskResolver.from_plan(self._plan, self._token)
         other.carry(token)
         return other
 

@@ -96,7 +96,7 @@ async def apply_checkpoints(
         EtcdUnavailableError: some transactions may or may not be applied. Compare with the key space, then plan again.
     """
     run = _Run(etcd, fixed, on_progress, note)
-    for wave in _waves(checkpoints):
+    for wave in waves_of(checkpoints):
         if run.fixed_failed:
             break
         await run.perform(wave)
@@ -259,7 +259,7 @@ def _size_bytes(checkpoint: TxnCheckpoint) -> int:
     )
 
 
-def _waves(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
+def waves_of(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
     """Group checkpoints so that each follows earlier ones that write what it touches, or touch what it writes."""
     if _are_independent(checkpoints):
         return [list(checkpoints)] if checkpoints else []

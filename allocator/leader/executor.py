@@ -17,7 +17,7 @@ from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.ops import Put, TxnCheckpoint
-from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.transition.converge import ConvergeStep, ReplicaCounts
 from broadsheet.allocator.transition.quarantine import ItemQuarantine
 
 _log = structlog.get_logger()
@@ -53,7 +53,7 @@ class Executor:
         self._quarantine = ItemQuarantine()
 
     async def perform(
-        self, steps: tuple[Step, ...], fence: Fence, *, cause: Cause | None = None
+        self, steps: tuple[ConvergeStep, ...], fence: Fence, *, cause: Cause | None = None
     ) -> bool:
         """Perform steps, and wait until they are visible. Return whether the right to write was lost.
 
@@ -103,7 +103,7 @@ class Executor:
         """Return how long until a refused step may be tried again; None if there is none."""
         return self._quarantine.next_try_seconds(now_monotonic_seconds)
 
-    def _noting(self, steps: tuple[Step, ...], fence: Fence, cause: Cause) -> Note | None:
+    def _noting(self, steps: tuple[ConvergeStep, ...], fence: Fence, cause: Cause) -> Note | None:
         move_log = self.move_log
         if not move_log.is_kept:
             return None
@@ -114,7 +114,9 @@ class Executor:
 
         return note
 
-    def _note(self, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport) -> None:
+    def _note(
+        self, steps: tuple[ConvergeStep, ...], tried: tuple[ConvergeStep, ...], report: BatchReport
+    ) -> None:
         applied = frozenset(report.applied)
         done = sum(
             (step.counts for step in tried if step.checkpoint.subject in applied), ReplicaCounts()

@@ -68,7 +68,7 @@ class ReplicaCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ConvergeStep:
     """One checkpoint and its effect."""
 
     checkpoint: TxnCheckpoint
@@ -81,7 +81,7 @@ class Step:
 class Convergence:
     """Every step that can be performed now."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ConvergeStep, ...]
     """Most urgent first, dead assignments last."""
     blocked: tuple[Blocked, ...] = ()
     """Everything that cannot be done now, of the items looked at."""
@@ -141,7 +141,9 @@ def converge(
     )
 
 
-def _step(state: AllocState, decision: ItemDecision, consistency: Consistency, keys: Keys) -> Step:
+def _step(
+    state: AllocState, decision: ItemDecision, consistency: Consistency, keys: Keys
+) -> ConvergeStep:
     item = decision.pending.item
     compares: list[Compare] = []
     operations: list[Operation] = []
@@ -165,7 +167,7 @@ def _step(state: AllocState, decision: ItemDecision, consistency: Consistency, k
     if decision.moves:
         # The moved replicas are among the kept ones.
         compares = list(dict.fromkeys(compares))
-    return Step(
+    return ConvergeStep(
         TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
         _counts_of(decision),
         decision.pending.risk.name.lower().replace("_", "-"),
@@ -234,12 +236,12 @@ def _move(
     )
 
 
-def _dead_steps(state: AllocState, item_id: ItemId, keys: Keys) -> Iterator[Step]:
+def _dead_steps(state: AllocState, item_id: ItemId, keys: Keys) -> Iterator[ConvergeStep]:
     """Yield the deletion of assignments whose item is gone. Nothing depends on them, so there is no gate."""
     dead = state.assignments[item_id]
     for start in range(0, len(dead), DEAD_PER_CHECKPOINT_MAX):
         group = dead[start : start + DEAD_PER_CHECKPOINT_MAX]
-        yield Step(
+        yield ConvergeStep(
             TxnCheckpoint(
                 (Compare.absent(keys.item(item_id)), *map(_unchanged, group)),
                 tuple(Delete(assignment.kv.key) for assignment in group),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broadsheet.allocator.ops import Compare, CompareResult, TxnCheckpoint
-from broadsheet.allocator.transition.converge import Step
+from broadsheet.allocator.transition.converge import ConvergeStep
 
 DELAY_SECONDS_FIRST = 0.5
 """Longer than a key space takes to show what another member wrote."""
@@ -33,15 +33,17 @@ class ItemQuarantine:
 
     refusals: Mapping[str, _Refusal] = field(default_factory=dict)
 
-    def admitted(self, steps: Iterable[Step], now_monotonic_seconds: float) -> tuple[Step, ...]:
+    def admitted(
+        self, steps: Iterable[ConvergeStep], now_monotonic_seconds: float
+    ) -> tuple[ConvergeStep, ...]:
         """Return the steps that may be tried now."""
         return tuple(step for step in steps if self._may_try(step, now_monotonic_seconds))
 
     def after(
         self,
-        steps: Iterable[Step],
+        steps: Iterable[ConvergeStep],
         *,
-        tried: Iterable[Step],
+        tried: Iterable[ConvergeStep],
         refused: Iterable[TxnCheckpoint],
         now_monotonic_seconds: float,
     ) -> ItemQuarantine:
@@ -75,7 +77,7 @@ class ItemQuarantine:
         first = min(until, default=None)
         return None if first is None else max(0.0, first - now_monotonic_seconds)
 
-    def _may_try(self, step: Step, now_monotonic_seconds: float) -> bool:
+    def _may_try(self, step: ConvergeStep, now_monotonic_seconds: float) -> bool:
         refusal = self.refusals.get(step.checkpoint.subject)
         return (
             refusal is None

@@ -17,14 +17,14 @@ from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.primaries import HandOver, wanted_hand_overs
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Loads
 from broadsheet.allocator.transition.capacity import Blocked
-from broadsheet.allocator.transition.converge import Convergence, Step, converge
+from broadsheet.allocator.transition.converge import Convergence, ConvergeStep, converge
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.transition.replicas import is_settled
 from broadsheet.allocator.transition.schedule import Targets
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 
 
-class Kind(Enum):
+class ReplicaChangeKind(Enum):
     """Kind of a replica's change, in the terms of plans."""
 
     ADD = "add"
@@ -39,7 +39,7 @@ class ReplicaChange:
 
     round: int
     """The pass of the schedule, from 0; between two passes replicas catch up."""
-    kind: Kind
+    kind: ReplicaChangeKind
     item_id: ItemId
     member_id: MemberId
     """The member that gets the replica, loses it, or becomes primary."""
@@ -69,13 +69,17 @@ def replica_changes(
     had, has = {a.member_id for a in old}, {a.member_id for a in new}
     was, now = _primary(old), _primary(new)
     for member_id in sorted(has - had):
-        yield ReplicaChange(round=number, kind=Kind.ADD, item_id=item_id, member_id=member_id)
+        yield ReplicaChange(
+            round=number, kind=ReplicaChangeKind.ADD, item_id=item_id, member_id=member_id
+        )
     for member_id in sorted(had - has):
-        yield ReplicaChange(round=number, kind=Kind.REMOVE, item_id=item_id, member_id=member_id)
+        yield ReplicaChange(
+            round=number, kind=ReplicaChangeKind.REMOVE, item_id=item_id, member_id=member_id
+        )
     if now is not None and now != was and now in had:
         yield ReplicaChange(
             round=number,
-            kind=Kind.HAND_OVER if was in has else Kind.PROMOTE,
+            kind=ReplicaChangeKind.HAND_OVER if was in has else ReplicaChangeKind.PROMOTE,
             item_id=item_id,
             member_id=now,
             from_member=was,
@@ -172,7 +176,7 @@ class Sandbox:
         )
         return converge(state, targets, consistency=self._behind, keys=self._keys)
 
-    def perform(self, steps: Sequence[Step]) -> bool:
+    def perform(self, steps: Sequence[ConvergeStep]) -> bool:
         """Perform the steps of a round; False if there are none."""
         for step in steps:
             item_id = ItemId(step.checkpoint.subject)
@@ -273,7 +277,7 @@ class Sandbox:
 
 
 def performed(
-    group: Sequence[Assignment], step: Step, keys: Keys, revision: int
+    group: Sequence[Assignment], step: ConvergeStep, keys: Keys, revision: int
 ) -> tuple[Assignment, ...]:
     """Return an item's assignments after its own step."""
     by_key = {a.kv.key: a for a in group}

@@ -48,7 +48,7 @@ from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.spark_bridge.cluster.membership import Membership
-from broadsheet.spark_bridge.cluster.shards import MemberClient
+from broadsheet.spark_bridge.cluster.shards import LiveMemberClient
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.standalone import StandaloneCluster
 from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
@@ -137,7 +137,7 @@ class Deployment:
             application_id=str(started["application_id"]),
         )
         self._membership.__enter__()
-        self._client = MemberClient(self._membership.members, auth=None)
+        self._client = LiveMemberClient(self._membership.members, auth=None)
 
     def kill_driver(self) -> None:
         """Kill the driver and its JVM."""

@@ -121,10 +121,10 @@ def matches(
         labels: The set.
         meta: Meta-labels that count as part of the set, e.g. `{"name": journal}`.
     """
-    return Selection(wanted).picks(labels, meta=meta)
+    return LabelMatcher(wanted).picks(labels, meta=meta)
 
 
-class Selection:
+class LabelMatcher:
     """A selector, prepared for many label sets: what one set costs grows with the set, not with the selector."""
 
     __slots__ = ("_excluded", "_included", "is_all")

@@ -62,7 +62,7 @@ class Appends(Protocol):
 
 
 @dataclass(slots=True)
-class Frames:
+class FramedOperations:
     """Frames that are sent together; none are a barrier. Not frozen: every commit makes one."""
 
     pieces: Sequence[bytes]
@@ -78,7 +78,7 @@ class Frames:
     """What must succeed first."""
 
 
-class LogWriter:
+class RecoveryLogWriter:
     """The appends of one recorder."""
 
     def __init__(
@@ -88,7 +88,7 @@ class LogWriter:
         log: str,
         author: int,
         head: int | None,
-        on_settled: Callable[[Frames], None],
+        on_settled: Callable[[FramedOperations], None],
     ) -> None:
         """Send nothing yet.
 
@@ -110,9 +110,9 @@ class LogWriter:
         self._in_flight = 0
         self._gap_begin: int | None = None
         """Offset from which the log is to be read; None: every append began where the one before it had ended."""
-        self._unsure: list[Frames] = []
+        self._unsure: list[FramedOperations] = []
         """Answered, and perhaps swallowed."""
-        self._waiting: deque[Frames] = deque()
+        self._waiting: deque[FramedOperations] = deque()
         """To be sent when that is settled."""
         self._repetitions = 0
 
@@ -121,7 +121,7 @@ class LogWriter:
         """Lower bound of the log's write head, bytes."""
         return self._head or 0
 
-    def send(self, frames: Frames) -> None:
+    def send(self, frames: FramedOperations) -> None:
         """Append frames, after those of earlier calls."""
         if self.failure is not None:
             self._settle(frames)
@@ -132,7 +132,7 @@ class LogWriter:
             future = self._append(frames.pieces, frames)
             future.add_done_callback(partial(self._on_appended, frames=frames))
 
-    def _append(self, pieces: Sequence[bytes], frames: Frames) -> Future[AppendResponse]:
+    def _append(self, pieces: Sequence[bytes], frames: FramedOperations) -> Future[AppendResponse]:
         future = self._appends.append(
             self._log,
             pieces,
@@ -144,7 +144,7 @@ class LogWriter:
             future.when_sent(frames.barrier.sent)
         return future
 
-    def _on_appended(self, future: Future[AppendResponse], *, frames: Frames) -> None:
+    def _on_appended(self, future: Future[AppendResponse], *, frames: FramedOperations) -> None:
         self._in_flight -= 1
         self._believe(future)
         if self._gap_begin is None:
@@ -263,7 +263,7 @@ class LogWriter:
         for frames in waiting:
             self.send(frames)
 
-    def _settle(self, frames: Frames) -> None:
+    def _settle(self, frames: FramedOperations) -> None:
         self._on_settled(frames)
         if frames.barrier is None:
             return

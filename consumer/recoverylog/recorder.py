@@ -26,7 +26,7 @@ from typing import Final, Protocol
 from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
-from broadsheet.consumer.recoverylog.log_writer import Appends, Frames, LogWriter
+from broadsheet.consumer.recoverylog.log_writer import Appends, FramedOperations, RecoveryLogWriter
 from broadsheet.consumer.recoverylog.operation import framed
 from broadsheet.journals.pipelining import TurnFuture
 from broadsheet.runtime.op_future import OpFuture
@@ -65,7 +65,7 @@ class Recorder:
         self._author = author
         self._event_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._writer = LogWriter(
+        self._writer = RecoveryLogWriter(
             appends,
             log=log,
             author=author,
@@ -213,7 +213,7 @@ class Recorder:
 
     def _send(self, barrier: TurnFuture[None] | None, *, takes_over: bool = False) -> None:
         """Send the held frames, in order of the calls; sending none is a barrier, too."""
-        frames = Frames(
+        frames = FramedOperations(
             pieces=self._pieces,
             size=self._pieces_bytes,
             own=OwnOperations(
@@ -239,7 +239,7 @@ class Recorder:
             if barrier is not None:
                 barrier.set_exception(failure)
 
-    def _on_settled(self, frames: Frames) -> None:
+    def _on_settled(self, frames: FramedOperations) -> None:
         """Release the room of what was sent; on the event loop."""
         with self._lock:
             self._unsent_bytes -= frames.size

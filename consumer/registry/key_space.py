@@ -23,7 +23,7 @@ from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
-from broadsheet.wire.labels import ID, Selection, weight_thousandths
+from broadsheet.wire.labels import ID, LabelMatcher, weight_thousandths
 from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from broadsheet.wire.validation_shard import (
     validate_consumer_spec,
@@ -269,10 +269,10 @@ def process_id_of(member_id: MemberId | None) -> ProcessSpec.ID:
 
 def is_visible(spec: ShardSpec, selector: LabelSelector) -> bool:
     """Report whether a selector, of a request or of a caller's claims, matches the shard."""
-    return is_selected(spec, Selection(selector))
+    return is_selected(spec, LabelMatcher(selector))
 
 
-def is_selected(spec: ShardSpec, selection: Selection) -> bool:
+def is_selected(spec: ShardSpec, selection: LabelMatcher) -> bool:
     """Report the same of a selector that is prepared, for many shards."""
     return selection.picks(spec.labels, meta={ID: spec.id})
 

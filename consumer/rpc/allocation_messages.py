@@ -14,7 +14,7 @@ from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.transition.capacity import Blocked, WaitReason as Reason
-from broadsheet.allocator.whatif.dry_run import Kind, ReplicaChange
+from broadsheet.allocator.whatif.dry_run import ReplicaChange, ReplicaChangeKind
 from broadsheet.allocator.whatif.explain import Explanation
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview
@@ -44,10 +44,10 @@ from broadsheet.wire.validation_terms import ZONE_BYTES
 NEW_MEMBERS_MAX = 10_000
 """Maximum hypothetical members of one request."""
 _KINDS = {
-    Kind.ADD: ChangeKind.CHANGE_KIND_ADD,
-    Kind.REMOVE: ChangeKind.CHANGE_KIND_REMOVE,
-    Kind.PROMOTE: ChangeKind.CHANGE_KIND_PROMOTE,
-    Kind.HAND_OVER: ChangeKind.CHANGE_KIND_HAND_OVER,
+    ReplicaChangeKind.ADD: ChangeKind.CHANGE_KIND_ADD,
+    ReplicaChangeKind.REMOVE: ChangeKind.CHANGE_KIND_REMOVE,
+    ReplicaChangeKind.PROMOTE: ChangeKind.CHANGE_KIND_PROMOTE,
+    ReplicaChangeKind.HAND_OVER: ChangeKind.CHANGE_KIND_HAND_OVER,
 }
 _REASONS = {reason: WaitReason.Value(f"WAIT_REASON_{reason.name}") for reason in Reason}
 

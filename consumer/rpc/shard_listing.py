@@ -25,7 +25,7 @@ from broadsheet.consumer.registry.key_space import (
 from broadsheet.consumer.resolver.decision import build_route, replicas_of
 from broadsheet.journals.wire import encode_varint
 from broadsheet.wire.journal_pb2 import LabelSelector
-from broadsheet.wire.labels import Selection
+from broadsheet.wire.labels import LabelMatcher
 from broadsheet.wire.shard_pb2 import ListResponse, ShardSpec
 
 HISTORY_SHARDS_MAX = 65_536
@@ -61,20 +61,20 @@ async def list_shards(
     return ListResponse.FromString(b"".join(parts))
 
 
-def selections_of(wanted: LabelSelector, allowed: LabelSelector) -> Sequence[Selection]:
+def selections_of(wanted: LabelSelector, allowed: LabelSelector) -> Sequence[LabelMatcher]:
     """Return what a row must match, prepared: a caller that lists again and again keeps it.
 
     Args:
         wanted: The request's selector.
         allowed: The caller's claims.
     """
-    return [Selection(each) for each in (wanted, allowed) if each.ByteSize()]
+    return [LabelMatcher(each) for each in (wanted, allowed) if each.ByteSize()]
 
 
 class Listing:
     """Shards of a key space as one caller may see them, at one revision."""
 
-    def __init__(self, key_space: ShardKeySpace, selections: Sequence[Selection]) -> None:
+    def __init__(self, key_space: ShardKeySpace, selections: Sequence[LabelMatcher]) -> None:
         """Prepare; see `selections_of` for what a row must match."""
         self._key_space = key_space
         self._selections = selections

@@ -33,7 +33,7 @@ from broadsheet.journals.message.checkpoint import read_through_of
 from broadsheet.runtime.errors import BoundExceededError, ValidationError
 from broadsheet.security.auth import Capability, Claims
 from broadsheet.wire import state_pb2_grpc
-from broadsheet.wire.labels import Selection
+from broadsheet.wire.labels import LabelMatcher
 from broadsheet.wire.shard_pb2 import Checkpoint
 from broadsheet.wire.state_pb2 import (
     DescribeStateRequest,
@@ -180,7 +180,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         validate_selector(request.selector, "selector")
         if request.member and request.member != str(self._membership.member_id):
             return await self._replicas_of_other(request, context)
-        selections = [Selection(request.selector), Selection(claims_of(context).selector)]
+        selections = [LabelMatcher(request.selector), LabelMatcher(claims_of(context).selector)]
         shards = [
             shard
             for shard in self._local_shards.shards.values()

@@ -24,7 +24,7 @@ from broadsheet.runtime.errors import BoundExceededError
 from broadsheet.wire import watch_pb2_grpc
 from broadsheet.wire.alphabet import require
 from broadsheet.wire.journal_pb2 import Header, LabelSelector
-from broadsheet.wire.labels import Selection
+from broadsheet.wire.labels import LabelMatcher
 from broadsheet.wire.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.wire.validation_terms import validate_selector
 from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
@@ -61,7 +61,7 @@ class _View:
     """The selectors of calls that want and may see the same, prepared once for all changes that these are told of."""
 
     key: _ViewKey
-    selections: Sequence[Selection]
+    selections: Sequence[LabelMatcher]
     calls: int = 0
     """Calls that use it."""
 

@@ -57,7 +57,7 @@ class Recovery:
         self._environment = environment
         self._log = recovery_log_of(spec)
         self._claim = claim_of(environment.keys.root, spec)
-        self._directory = _new_directory(environment, spec.id)
+        self._directory = new_directory(environment, spec.id)
         self._appends = AppendService(
             environment.journals, turns=TokenSource(environment.random_bytes)
         )
@@ -228,7 +228,7 @@ class Recovery:
         )
 
 
-def _new_directory(environment: ShardEnvironment, shard_id: str) -> Path:
+def new_directory(environment: ShardEnvironment, shard_id: str) -> Path:
     """Return a name that was never used: two lives of a shard may overlap in one process."""
     # For those who look there; a shard's id may be longer than a file's name.
     readable = shard_id.replace("/", "_").encode()[:_READABLE_BYTES_MAX].decode(errors="ignore")

@@ -37,7 +37,7 @@ encoded, or an error of any class if no row can."""
 
 
 @runtime_checkable
-class RowMessages(Protocol):
+class MadeOfRows(Protocol):
     """A message type whose messages are made of rows of columns, many at once."""
 
     def message_of(self, rows: pa.RecordBatch) -> Any:
@@ -47,7 +47,7 @@ class RowMessages(Protocol):
 
 def pieces_encoder(framing: Framing, message_type: MessageType) -> RowsEncoder | None:
     """Return the encoder that makes one message of all rows, or several if they are many; None without `message_of`."""
-    if not isinstance(message_type, RowMessages):
+    if not isinstance(message_type, MadeOfRows):
         return None
     return partial(_encode_pieces, framing, message_type)
 

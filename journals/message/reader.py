@@ -109,7 +109,7 @@ class MessageSource:
                 messages before them were yielded.
             ServiceError: the journal cannot be read.
         """
-        spans = _Spans(self)
+        spans = SpanBatches(self)
         async with self._client.reader(
             self.journal, offset=offset, block=block, end_offset=end_offset, guard=guard
         ) as reader:
@@ -250,7 +250,7 @@ def _ready(sequencer: Sequencer, options: BatchOptions) -> Iterator[MessageBatch
         yield run
 
 
-class _Spans:
+class SpanBatches:
     """The conversion of one read's spans to batches."""
 
     def __init__(self, source: MessageSource) -> None:

@@ -137,6 +137,21 @@ class Sequencer:
         return self._emission is not None
 
     @property
+    def emits_run(self) -> bool:
+        """True while these messages are a run, during which a checkpoint forgets no producer."""
+        return isinstance(self._emission, RunEmission)
+
+    @property
+    def pending_messages(self) -> int:
+        """Number of messages in memory that await their acknowledgement."""
+        return self._ring.messages
+
+    @property
+    def pending_bytes(self) -> int:
+        """Memory of these messages, bytes."""
+        return self._ring.size_bytes
+
+    @property
     def offsets(self) -> Mapping[str, int]:
         """Offset by journal below which everything was sequenced, bytes. A live view."""
         return MappingProxyType(self._offsets)
@@ -266,7 +281,7 @@ class Sequencer:
         """
         self._pending.clear()
         # A run's duplicates were recognised by the present producers, so none may go before it is consumed.
-        if not isinstance(self._emission, RunEmission):
+        if not self.emits_run:
             for producers in self._producers.values():
                 producers.prune(prune_horizon_seconds, keep=self._emitted)
             self._evict()
@@ -276,6 +291,13 @@ class Sequencer:
         for journal, resume in self._resumes.items():
             sources.setdefault(journal, shard_pb2.Checkpoint.Source()).resume = resume
         return sources
+
+    def whole_sources(self) -> dict[str, shard_pb2.Checkpoint.Source]:
+        """Return the sources of a checkpoint that names every producer, whatever is filed, and change nothing."""
+        return {
+            journal: self._producers_of(journal).source(offset)
+            for journal, offset in self._offsets.items()
+        }
 
     def producer_counts(self) -> ProducerCounts:
         """Return the numbers of known, filed and evicted producers."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 import structlog
 from py4j.java_gateway import is_instance_of
@@ -19,6 +18,7 @@ from pyspark import SparkContext
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.spark_bridge.cluster.membership import Membership
 from broadsheet.spark_bridge.errors import ClusterStoppedError, SparkConfError
+from broadsheet.spark_bridge.jvm import gateway_of, jvm_context_of, jvm_of
 
 DECOMMISSION_CONF = "spark.decommission.enabled"
 _SESSION_STOPPED = (Py4JError, AttributeError, TypeError, OSError)
@@ -37,11 +37,9 @@ class Executors:
             context: The session's.
         """
         self._context = context
-        # `Any` here and below: what Py4J returns has the JVM's types.
-        self._jvm_context: Any = context._jsc.sc()  # noqa: SLF001 - pyspark has no other way there
-        self._backend: Any = self._jvm_context.schedulerBackend()
-        gateway = context._gateway  # noqa: SLF001 - as above
-        self.can_be_lost: bool = is_instance_of(gateway, self._backend, _CLIENT_CLASS)
+        self._jvm_context = jvm_context_of(context)
+        self._backend = self._jvm_context.schedulerBackend()
+        self.can_be_lost: bool = is_instance_of(gateway_of(context), self._backend, _CLIENT_CLASS)
         """False with a local master, because its only executor is the driver."""
 
     def alive(self) -> frozenset[str]:
@@ -88,7 +86,7 @@ class Executors:
                 needed="true to drain executors",
                 why="Spark would start a member that leaves an executor on it again",
             )
-        jvm: Any = self._context._jvm  # noqa: SLF001 - as above
+        jvm = jvm_of(self._context)
         info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo(
             reason, jvm.scala.Option.empty()
         )

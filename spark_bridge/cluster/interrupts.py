@@ -16,6 +16,8 @@ from typing import Any, Final, NoReturn
 
 from pyspark import SparkContext
 
+from broadsheet.spark_bridge.jvm import jvm_context_of
+
 _PYSPARK_MODULE: Final = "pyspark.core.context"
 _spared: Final[set[str]] = set()
 """Job groups of the members of this driver's clusters."""
@@ -64,6 +66,6 @@ def _interrupt(context: SparkContext) -> NoReturn:
         spared = spared_jobs(context)
         for job in context.statusTracker().getActiveJobsIds():
             if job not in spared:
-                context._jsc.sc().cancelJob(job)  # noqa: SLF001 - pyspark has no other way there
+                jvm_context_of(context).cancelJob(job)
     finally:
         raise KeyboardInterrupt

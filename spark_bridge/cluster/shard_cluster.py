@@ -42,7 +42,7 @@ from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
 from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
-from broadsheet.spark_bridge.cluster.shards import BrokerAccess, MemberClient, Shards
+from broadsheet.spark_bridge.cluster.shards import BrokerAccess, LiveMemberClient, Shards
 from broadsheet.spark_bridge.cluster.shipping import send_application
 from broadsheet.spark_bridge.cluster.task_failures import MemberFailures, TaskFailureWatch
 from broadsheet.spark_bridge.errors import (
@@ -196,7 +196,7 @@ class ShardCluster:
         self._is_released = False
         """Whether `stop` closed the connection to etcd."""
         keys = self._settings.get("auth_keys", "")
-        self._client = MemberClient(
+        self._client = LiveMemberClient(
             self.members, auth=KeyedAuth(keys) if keys else None, tls=self.tls
         )
         self._shards = Shards(self._client)

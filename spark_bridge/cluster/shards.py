@@ -26,7 +26,7 @@ from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus,
 _log = structlog.get_logger()
 
 
-class MemberClient:
+class LiveMemberClient:
     """A connection to one live member; when that is gone, to another one."""
 
     def __init__(
@@ -131,7 +131,7 @@ class BrokerAccess:
 class Shards:
     """Applies specs, and waits for primaries; a member that cannot be reached is not asked again."""
 
-    def __init__(self, client: MemberClient) -> None:
+    def __init__(self, client: LiveMemberClient) -> None:
         """Use one cluster.
 
         Args:

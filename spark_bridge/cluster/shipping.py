@@ -20,6 +20,7 @@ from broadsheet.spark_bridge.cluster.application_files import (
     modules_needed,
     program_directories,
 )
+from broadsheet.spark_bridge.jvm import python_includes_of, temporary_directory_of
 
 _log = structlog.get_logger()
 _PREFIX = "broadsheet-application-"
@@ -54,7 +55,7 @@ def send_application(context: SparkContext, application: object) -> None:
     # The digest makes another name of each state of the files: Spark never sends a name twice.
     name = f"{_PREFIX}{hashlib.sha256(archive).hexdigest()[:16]}.zip"
     # Executors fetch it from there for as long as the session lives, and Spark removes it then.
-    path = Path(context._temp_dir, name)  # noqa: SLF001 - PySpark's own files for executors are there, too
+    path = Path(temporary_directory_of(context), name)
     if path.name not in _included(context):
         path.write_bytes(archive)
         _add(context, path)
@@ -86,8 +87,7 @@ def _add(context: SparkContext, path: Path) -> None:
 
 
 def _included(context: SparkContext) -> list[str]:
-    includes: list[str] = context._python_includes or []  # noqa: SLF001 - PySpark does not list them
-    return includes
+    return python_includes_of(context)
 
 
 def _sent(context: SparkContext) -> list[str]:

@@ -26,6 +26,7 @@ from broadsheet.spark_bridge.cluster.executor_problems import (
 )
 from broadsheet.spark_bridge.cluster.interrupts import spared_jobs
 from broadsheet.spark_bridge.errors import MemberReleasedError, MembersGoneError
+from broadsheet.spark_bridge.jvm import jvm_context_of, jvm_of
 
 TASK_FAILURES_MAX: Final = 4
 """Failures of one task that end its job, if no attempt can avoid them: Spark's default of `spark.task.maxFailures`."""
@@ -106,7 +107,7 @@ class TaskStatuses:
         if info is None:
             return []
         # PySpark has no interface to a stage's tasks. `Any`: what Py4J returns has the JVM's types.
-        jvm: Any = self._context._jvm  # noqa: SLF001 - see above
+        jvm = jvm_of(self._context)
         api = jvm.org.apache.spark.status.api.v1
         found = self.jvm_context.statusStore().taskList(
             stage,
@@ -121,7 +122,7 @@ class TaskStatuses:
     @property
     def jvm_context(self) -> Any:
         """The JVM's own context."""
-        return self._context._jsc.sc()  # noqa: SLF001 - PySpark has no interface to it
+        return jvm_context_of(self._context)
 
 
 class MemberFailures:

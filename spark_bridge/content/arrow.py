@@ -13,6 +13,7 @@ from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
 from broadsheet.journals.message.arrow_ipc import check_texts, cut_rows, framed_streams, read_stream
 from broadsheet.journals.message.column_texts import Indices
 from broadsheet.journals.message.framing import FixedFraming
+from broadsheet.journals.message.uuid import UUID_BYTES
 from broadsheet.spark_bridge.content.encoder import (
     Encoded,
     Stretches,
@@ -21,7 +22,6 @@ from broadsheet.spark_bridge.content.encoder import (
     in_order,
 )
 from broadsheet.spark_bridge.content.frames import (
-    _UUID_BYTES,
     frames_in,
     frames_of,
     framing_error,
@@ -66,7 +66,7 @@ class ArrowDecoder:
             uuids = None
             if self._columns.wants_uuids:
                 repeated = zip(frames.payloads, rows.tolist(), strict=True)
-                uuids = b"".join(payload[:_UUID_BYTES] * count for payload, count in repeated)
+                uuids = b"".join(payload[:UUID_BYTES] * count for payload, count in repeated)
             values |= metadata_columns(
                 content.journal,
                 begins=np.repeat(begins, rows),
@@ -97,9 +97,9 @@ def read_arrow(payload: bytes) -> pa.Table:
     Raises:
         ValueError: it is not a valid Arrow stream.
     """
-    if len(payload) <= _UUID_BYTES:
+    if len(payload) <= UUID_BYTES:
         return pa.table({})
-    schema, batches = read_stream(pa.py_buffer(payload)[_UUID_BYTES:])
+    schema, batches = read_stream(pa.py_buffer(payload)[UUID_BYTES:])
     return pa.Table.from_batches(batches, schema)
 
 

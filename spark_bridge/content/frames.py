@@ -11,7 +11,6 @@ from broadsheet.journals.message.framing import FIXED_MAGIC, FixedFraming, Frame
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 
 _HEADER: Final = struct.Struct("<4sI")
-_UUID_BYTES: Final = 16
 
 
 def whole_frames(data: bytes) -> int:

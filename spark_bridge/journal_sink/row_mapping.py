@@ -43,7 +43,7 @@ class OneJournal:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMapping:
+class ColumnMapping:
     """A mapping by the value of a column."""
 
     key: str
@@ -107,7 +107,7 @@ def mapping_for(options: WriteOptions, *, journal_count: int, schema: StructType
     if not isinstance(kind, AtomicType):
         expected = f"a column of plain values; {options.key} holds {kind.simpleString()}"
         raise OptionError("key", expected, got=options.key)
-    return KeyMapping(options.key, options.mapping)
+    return ColumnMapping(options.key, options.mapping)
 
 
 def key_indices(

@@ -96,7 +96,7 @@ async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
         MemberReleasedError: this process was told to end or to move; everything was released.
     """
     async with EtcdClient(plan.config.etcd) as etcd:
-        orders = _Orders(etcd, plan.orders_prefix, incarnation)
+        orders = Orders(etcd, plan.orders_prefix, incarnation)
         if await orders.read() is Order.LEAVE:
             return  # ordered while Spark restarted us
         try:
@@ -144,7 +144,7 @@ async def _report(
     )
 
 
-class _Orders:
+class Orders:
     """The driver's orders to one member."""
 
     def __init__(self, etcd: Etcd, prefix: bytes, incarnation: Incarnation) -> None:
@@ -190,7 +190,7 @@ class _Orders:
         return order_to(self._incarnation, prefix=self._prefix, keys=keys)
 
 
-class _Departure:
+class Departure:
     """The reason and the way of a member's leaving; the first reason counts."""
 
     def __init__(self, service: Stoppable) -> None:
@@ -217,10 +217,10 @@ class _Departure:
             self.reason, self.for_good = reason, for_good
 
 
-async def _serve(config: MemberConfig, application: Application[Any], orders: _Orders) -> None:
+async def _serve(config: MemberConfig, application: Application[Any], orders: Orders) -> None:
     serve_only()
     service = Service(application, config, lease_route=lease_route)
-    departure = _Departure(service)
+    departure = Departure(service)
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
         async with TaskGroup() as group:
             group.start_soon(_obey(orders, departure), name="orders")
@@ -232,12 +232,12 @@ async def _serve(config: MemberConfig, application: Application[Any], orders: _O
         raise MemberReleasedError(f"left on {departure.reason or 'its own'}, after a clean release")
 
 
-async def _obey(orders: _Orders, departure: _Departure) -> None:
+async def _obey(orders: Orders, departure: Departure) -> None:
     order = await orders.wait()
     departure.leave(f"the order to {order.value}", for_good=order is Order.LEAVE)
 
 
-def _on_signals(departure: _Departure) -> AbstractContextManager[None]:
+def _on_signals(departure: Departure) -> AbstractContextManager[None]:
     """Leave on SIGTERM; leave at once on SIGHUP, which the daemon sends when the executor is gone."""
     return handled_on_loop(
         {

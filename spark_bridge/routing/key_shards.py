@@ -18,7 +18,7 @@ MappingFactory = Callable[[KeyFunction, Partitions], JournalMapping]
 """`modulo_mapping`, `rendezvous_mapping`, or an application's function of the same shape, which can be pickled."""
 
 
-class KeyMapping:
+class KeyShards:
     """Maps keys to shards as publishers map them to journals; can be pickled."""
 
     def __init__(
@@ -61,7 +61,7 @@ def key_mapping_of(
     routes: Iterable[ShardRoute],
     *,
     journals: Sequence[str] | None = None,
-) -> KeyMapping:
+) -> KeyShards:
     """Return the mapping of keys to shards.
 
     Args:
@@ -90,7 +90,7 @@ def key_mapping_of(
                 f"journals[{index}]",
                 f"expected one of the shards to read {journal}, found {', '.join(found) or 'none'}",
             )
-    return KeyMapping(factory, chosen, {journal: readers[journal][0] for journal in chosen})
+    return KeyShards(factory, chosen, {journal: readers[journal][0] for journal in chosen})
 
 
 def _itself(key: bytes) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from broadsheet.security.endpoints import is_tls
 from broadsheet.security.tls import TlsConfig
-from broadsheet.spark_bridge.routing.key_shards import KeyMapping
+from broadsheet.spark_bridge.routing.key_shards import KeyShards
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 from broadsheet.wire.journal_pb2 import LabelSelector
@@ -40,7 +40,7 @@ class ResolverPlan:
     """Addresses of members at which shards can be looked up."""
     routes: tuple[ShardRoute, ...]
     """The shards, as of `revision`."""
-    key_mapping: KeyMapping | None
+    key_mapping: KeyShards | None
     """None: callers name shards by their ids."""
     deadline_seconds: float
     """Deadline of each call, retries included."""

@@ -57,7 +57,7 @@ _SINCE: Final = "a date or time in ISO 8601, UTC if it names no zone, e.g. 2026-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovesOptions:
+class MovesReadOptions:
     """Options of a read of moves."""
 
     access: ClusterAccess
@@ -81,7 +81,7 @@ class ShardMovesFormat(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch DataFrame."""
         given = options_of(self.options, known=_KNOWN)
-        options = MovesOptions(
+        options = MovesReadOptions(
             access=access_of(given),
             shard_id=given.text_or_none("shard") or "",
             member=given.text_or_none("member") or "",
@@ -94,7 +94,7 @@ class ShardMovesFormat(DataSource):
 class ShardMovesReader(DataSourceReader):
     """Reads the log of moves in one task, page by page."""
 
-    def __init__(self, options: MovesOptions, schema: StructType) -> None:
+    def __init__(self, options: MovesReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
@@ -116,7 +116,7 @@ class ShardMovesReader(DataSourceReader):
 
 
 async def _page(
-    options: MovesOptions, *, page_size: int = 0, page_token: bytes = b""
+    options: MovesReadOptions, *, page_size: int = 0, page_token: bytes = b""
 ) -> ListMovesResponse:
     from broadsheet.consumer.client import AllocationClient
 

@@ -24,7 +24,7 @@ from broadsheet.journals.message.reader import (
     BatchOptions,
     MessageSource,
     RingLimits,
-    _Spans,
+    SpanBatches,
     open_source,
     read_batches,
     read_committed,
@@ -282,7 +282,7 @@ async def test_offset_jump_drops_a_partial_frame_with_a_warning(
 ) -> None:
     """Plan: a hole within a frame, between frames, at the start. Why: bytes of two messages must never be joined."""
     source = MessageSource(journals, JOURNAL, spec=spec_of(), message_type=JSON_TYPE)
-    taken = _Spans(source)
+    taken = SpanBatches(source)
 
     with capture_logs() as logs:
         batches = [taken.take(span) for span in spans]

@@ -93,10 +93,10 @@ def test_batch_reads_what_is_committed_by_many_tasks(topic: Callable[[int], Topi
     rows = frame.withColumn("task", F.spark_partition_id()).collect()
 
     assert sorted(row.id for row in rows) == list(range(2100))
-    assert len({row.task for row in rows if row._journal == journals.journals[0]}) >= 2
+    assert len({row.task for row in rows if row["_journal"] == journals.journals[0]}) >= 2
     first = next(row for row in rows if row.id == 2000)
-    assert (first._journal, first._begin) == (journals.journals[1], 0)
-    assert first._producer == f"{small.producer:012x}"
+    assert (first["_journal"], first["_begin"]) == (journals.journals[1], 0)
+    assert first["_producer"] == f"{small.producer:012x}"
 
 
 def test_batch_over_stored_history_asks_the_broker_for_a_list_alone(

@@ -195,9 +195,11 @@ def test_job_whose_tasks_find_no_member_ends_with_its_cause(
 
     Why: a streaming query stood still for as long as nobody read the executors' logs.
     """
-    stale = TaskResolver(cluster, deadline_seconds=0.5)
+    plan = TaskResolver(cluster, deadline_seconds=0.5).plan
     gone = "https://127.0.0.1:1"
-    stale._plan = replace(stale._plan, cluster="gone", seeds=(gone,), routes=(), directory=None)
+    stale = TaskResolver.from_plan(
+        replace(plan, cluster="gone", seeds=(gone,), routes=(), directory=None)
+    )
 
     def ask(shards: Iterable[str]) -> Iterator[int]:
         return (total_beside(stale, shard) for shard in shards)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -24,6 +25,16 @@ class FaultPolicy(AsyncHTTPPolicy[HttpRequest, AsyncHttpResponse]):
         self.answer_busy_to: Matches | None = None
         """Such requests are not served: Azure has too much to do."""
         self.lost_answers = 0
+        self.hold: Matches | None = None
+        """Such requests wait until `release`."""
+        self.holds = asyncio.Event()
+        """Set once one waits."""
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        """Let the requests go on that wait, and hold no others."""
+        self.hold = None
+        self._released.set()
 
     async def send(
         self, request: PipelineRequest[HttpRequest]
@@ -34,6 +45,9 @@ class FaultPolicy(AsyncHTTPPolicy[HttpRequest, AsyncHttpResponse]):
             busy = HttpResponseError("ServerBusy: the server is busy")
             busy.status_code = HTTPStatus.SERVICE_UNAVAILABLE
             raise busy
+        if self.hold is not None and self.hold(http):
+            self.holds.set()
+            await self._released.wait()
         response = await self.next.send(request)
         if self.lose_answer_to is not None and self.lose_answer_to(http):
             self.lose_answer_to = None

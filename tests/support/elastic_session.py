@@ -12,7 +12,7 @@ import sys
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -166,9 +166,9 @@ def _executor_here() -> str:
 
 
 def _pools(spark: SparkSession) -> set[str]:
-    # `Any`: what Py4J returns has the JVM's types.
-    jvm_context: Any = spark.sparkContext._jsc.sc()
-    pools = jvm_context.getAllPools()
+    from broadsheet.spark_bridge.jvm import jvm_context_of
+
+    pools = jvm_context_of(spark.sparkContext).getAllPools()
     return {pools.apply(index).name() for index in range(pools.size())}
 
 

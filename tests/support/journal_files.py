@@ -85,8 +85,7 @@ def marks(number: int) -> LabelSet:
 
 def crash(recovered: RecoveredJournal) -> None:
     """Leave the files as a kill would, but give the descriptors back."""
-    recovered.store._log.close()
-    recovered.store.file.release()
+    recovered.store.abandon()
 
 
 def reopened(directory: Path, *, synced: bool = True, boot_id: str = BOOT) -> RecoveredJournal:

@@ -50,11 +50,15 @@ def item(spec: ShardSpec, *, mod_revision: int = 5) -> Item:
     )
 
 
-def member(name: str, *, exiting: bool = False, cordoned: bool = False) -> Member:
-    """A live process that listens on http://{name}:1."""
+def member(
+    name: str, endpoint: str = "", *, exiting: bool = False, cordoned: bool = False
+) -> Member:
+    """A live process that listens on an endpoint, or on http://{name}:1."""
     identity = member_id(name)
     spec = ConsumerSpec(
-        process_spec=ProcessSpec(id=process_id_of(identity), endpoint=f"http://{name}:1"),
+        process_spec=ProcessSpec(
+            id=process_id_of(identity), endpoint=endpoint or f"http://{name}:1"
+        ),
         shard_limit=10,
         exiting=exiting,
         cordoned=cordoned,

@@ -146,9 +146,9 @@ def _fence(world: World) -> DuplicateFence:
     # The number of the copy: never the same twice.
     register = WriterEpochRegister(NAME, lambda size: world.sent.to_bytes(size, "big"))
     fence = DuplicateFence(register)
-    fence._seen, fence._next = world.seen, world.next
+    fence.seen, fence.next = world.seen, world.next
     return fence
 
 
 def _with(world: World, fence: DuplicateFence) -> World:
-    return world._replace(seen=fence._seen, next=fence._next)
+    return world._replace(seen=fence.seen, next=fence.next)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import msgspec
 import sqlalchemy as sa
@@ -34,7 +35,7 @@ from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
-from broadsheet.testing.shards.stores import FencedRowStore, Table
+from broadsheet.testing.shards.stores import FencedRowStore, FencedTable
 from broadsheet.testing.stores.scan_suite import ScannedRows
 from broadsheet.testing.stores.subject import RecordedSubject
 from tests.support.failing_disk import descriptors_under
@@ -102,19 +103,22 @@ class SqlSubject:
             sa.Column("value", sa.Integer),
         )
         self._table.create(engine, checkfirst=True)
+        self._fqns: WeakKeyDictionary[SqlStore, str] = WeakKeyDictionary()
 
     def open(self, shard: Shard) -> SqlStore:
         """Open it."""
         mine = sa.select(self._table.c.key, self._table.c.value).where(
             self._table.c.shard == shard.fqn
         )
-        return SqlStore(
+        store = SqlStore(
             shard, self._engine, tables={"state": mine}, lock_wait_seconds=5, takeover_seconds=0.1
         )
+        self._fqns[store] = shard.fqn
+        return store
 
     def put(self, store: SqlStore, key: str, value: int) -> None:
         """Insert or update a row."""
-        table, fqn = self._table, store._fqn
+        table, fqn = self._table, self._fqns[store]
         mine = sa.and_(table.c.shard == fqn, table.c.key == key)
         store.connection.execute(sa.delete(table).where(mine))
         store.connection.execute(sa.insert(table).values(shard=fqn, key=key, value=value))
@@ -122,7 +126,7 @@ class SqlSubject:
     def committed(self, store: SqlStore) -> dict[str, int]:
         """Read the shard's rows."""
         query = sa.select(self._table.c.key, self._table.c.value).where(
-            self._table.c.shard == store._fqn
+            self._table.c.shard == self._fqns[store]
         )
         return store.read(
             lambda connection: {row.key: row.value for row in connection.execute(query)}
@@ -424,7 +428,7 @@ class FencedRowSubject:
     open_txn_blocks = False
 
     def __init__(self) -> None:
-        self._table = Table()
+        self._table = FencedTable()
 
     def open(self, shard: Shard) -> FencedRowStore:
         """Open it."""

@@ -29,6 +29,11 @@ class TcpProxy:
         self.bytes_answered = 0
         """Forwarded from the target to clients so far."""
 
+    def lead_to(self, target: str) -> None:
+        """Forward the connections that come from now on to another target, `host:port`."""
+        host, _, port = target.rpartition(":")
+        self._host, self._port = host, int(port)
+
     @property
     def endpoint(self) -> str:
         """Where to connect, `127.0.0.1:PORT`."""

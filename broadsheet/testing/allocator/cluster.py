@@ -22,7 +22,7 @@ from broadsheet.testing.allocator.member import (
     Workload,
     WorkloadContext,
 )
-from broadsheet.testing.allocator.scenario import Scenario
+from broadsheet.testing.allocator.scenario import ClusterScenario
 from broadsheet.testing.allocator.values import (
     CONSISTENT,
     FAILED,
@@ -104,7 +104,7 @@ class ReplicaReporter:
         return self._random.uniform(*self._catch_up_seconds)
 
 
-class Cluster(SimulatedCluster[SimulatedMember, Scenario]):
+class Cluster(SimulatedCluster[SimulatedMember, ClusterScenario]):
     """All parts of one run."""
 
     AUTHOR = OPERATOR
@@ -112,7 +112,7 @@ class Cluster(SimulatedCluster[SimulatedMember, Scenario]):
     def __init__(
         self,
         context: RunContext,
-        scenario: Scenario,
+        scenario: ClusterScenario,
         *,
         on_defect: Callable[[SimulatedMember], object],
     ) -> None:

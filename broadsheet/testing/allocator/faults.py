@@ -10,13 +10,13 @@ from broadsheet.testing.allocator.cluster import Cluster
 from broadsheet.testing.allocator.kernel.cluster import State
 from broadsheet.testing.allocator.kernel.faults import Action, FaultBounds, FaultInjector, mend
 from broadsheet.testing.allocator.member import SimulatedMember
-from broadsheet.testing.allocator.scenario import Fault
+from broadsheet.testing.allocator.scenario import ClusterFault
 
 BOUNDS = FaultBounds(loss_max=0.4, late_max=0.3, history_kept_max=15)
 SLOW_SECONDS_MAX = 3.0
 
 
-class Faults(FaultInjector[Fault, SimulatedMember]):
+class Faults(FaultInjector[ClusterFault, SimulatedMember]):
     """Draws the next event, causes it, and undoes every event that can be undone."""
 
     _cluster: Cluster
@@ -26,31 +26,31 @@ class Faults(FaultInjector[Fault, SimulatedMember]):
         self._hanging: set[SimulatedMember] = set()
         """Members that hang for ever."""
 
-    def actions(self) -> Mapping[Fault, Action]:
+    def actions(self) -> Mapping[ClusterFault, Action]:
         """Return the action of each event."""
         return {
-            Fault.JOIN: self._join,
-            Fault.EXIT: self._exit,
-            Fault.ROLLOUT: self._roll_out,
-            Fault.CRASH: self._crash,
-            Fault.REVOKE: self._revoke,
-            Fault.LEASE_LOST: self._lose_lease,
-            Fault.ZONE_LOST: self._lose_zone,
-            Fault.PAUSE: self._pause,
-            Fault.HANG: self._hang,
-            Fault.CUT: self._cut,
-            Fault.CORDON: self._cordon,
-            Fault.OUTAGE: self._outage,
-            Fault.SLOW: self._slow,
-            Fault.LOSSY: self._lossy,
-            Fault.WATCH_BROKEN: self._break_watch,
-            Fault.COMPACTION: self._compact,
-            Fault.ORPHAN: self._orphan,
-            Fault.ITEM_ADDED: self._add_item,
-            Fault.ITEM_REMOVED: self._remove_item,
-            Fault.REPLICATION_CHANGED: self._change_replication,
-            Fault.LIMIT_CHANGED: self._change_limit,
-            Fault.REPLICA_FAILED: self._fail_replica,
+            ClusterFault.JOIN: self._join,
+            ClusterFault.EXIT: self._exit,
+            ClusterFault.ROLLOUT: self._roll_out,
+            ClusterFault.CRASH: self._crash,
+            ClusterFault.REVOKE: self._revoke,
+            ClusterFault.LEASE_LOST: self._lose_lease,
+            ClusterFault.ZONE_LOST: self._lose_zone,
+            ClusterFault.PAUSE: self._pause,
+            ClusterFault.HANG: self._hang,
+            ClusterFault.CUT: self._cut,
+            ClusterFault.CORDON: self._cordon,
+            ClusterFault.OUTAGE: self._outage,
+            ClusterFault.SLOW: self._slow,
+            ClusterFault.LOSSY: self._lossy,
+            ClusterFault.WATCH_BROKEN: self._break_watch,
+            ClusterFault.COMPACTION: self._compact,
+            ClusterFault.ORPHAN: self._orphan,
+            ClusterFault.ITEM_ADDED: self._add_item,
+            ClusterFault.ITEM_REMOVED: self._remove_item,
+            ClusterFault.REPLICATION_CHANGED: self._change_replication,
+            ClusterFault.LIMIT_CHANGED: self._change_limit,
+            ClusterFault.REPLICA_FAILED: self._fail_replica,
         }
 
     def end(self) -> None:
@@ -239,7 +239,9 @@ class Faults(FaultInjector[Fault, SimulatedMember]):
         store = self._cluster.etcd.store
         if store.revision > store.compacted_revision:
             self._cluster.etcd.compact(store.revision)
-            self._cluster.trace.add(f"{Fault.COMPACTION.value}: to revision {store.revision}")
+            self._cluster.trace.add(
+                f"{ClusterFault.COMPACTION.value}: to revision {store.revision}"
+            )
 
     def _add_item(self) -> str | None:
         return self._cluster.new_item()

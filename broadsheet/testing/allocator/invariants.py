@@ -13,7 +13,7 @@
     I9  only the leader in force allocates, and only what it decided in its present term
 
 I7 and I8 (one writer per fence token, checkpoints that never go back) are invariants of an application, whose
-`Invariant`s go into `Scenario.invariants`.
+`Invariant`s go into `ClusterScenario.invariants`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from broadsheet.testing.allocator.kernel.run import InvariantViolation
 from broadsheet.testing.allocator.member import Note
-from broadsheet.testing.allocator.world import Change, Replicas, SimulatedReplica, World
+from broadsheet.testing.allocator.world import (
+    ClusterChange,
+    Replicas,
+    SimulatedReplica,
+    StoredCluster,
+)
 
 OVERCOMMIT_MAX = 1
 """Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""
@@ -40,7 +45,9 @@ OVERCOMMIT_MAX = 1
 class Invariant(Protocol):
     """A property of every run."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Check a revision.
 
         Args:
@@ -49,7 +56,7 @@ class Invariant(Protocol):
         """
         ...
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Check the cluster once it is at rest."""
         ...
 
@@ -57,7 +64,9 @@ class Invariant(Protocol):
 class Primaries:
     """Invariant I1."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Check each item that changed."""
         revision = change.commit.revision
         for item_id, after in change.after.items():
@@ -84,7 +93,7 @@ class Primaries:
             if _repeated([r.member_id for r in now]) > _repeated([r.member_id for r in was]):
                 yield InvariantViolation("I1", f"{item_id} has a member twice", revision)
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Check that every item with replicas has a primary, slots without gaps, and no replica of a missing member."""
         for item_id, replicas in sorted(world.replicas.items()):
             live = _live(world, replicas)
@@ -104,7 +113,9 @@ class LimitInvariant:
     overcommitted: set[MemberId] = field(default_factory=set)
     """Members that a leader's step took above their limits."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Check each addition."""
         if not change.is_allocation:
             return
@@ -134,7 +145,7 @@ class LimitInvariant:
                     change.commit.revision,
                 )
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Check that no overcommitment by a leader remains."""
         loads = world.loads()
         for member_id in sorted(self.overcommitted & world.members.keys()):
@@ -145,7 +156,9 @@ class LimitInvariant:
 class Safety:
     """Invariant I3."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Check each item that a leader changed."""
         if not change.is_allocation:
             return
@@ -155,14 +168,14 @@ class Safety:
                 continue
             yield from self._judge(world, change, item_id, item.replication, after.values())
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Check nothing beyond I4."""
         return ()
 
     def _judge(
         self,
-        world: World,
-        change: Change,
+        world: StoredCluster,
+        change: ClusterChange,
         item_id: ItemId,
         replication: int,
         after: Iterable[SimulatedReplica],
@@ -184,7 +197,9 @@ class Safety:
 class LeadershipInvariant:
     """Invariant I9."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Check the writer, and the leadership that decided the write."""
         if not change.is_allocation:
             return
@@ -201,7 +216,7 @@ class LeadershipInvariant:
             problem = f"{author} decided in epoch {decided_in} and wrote in {world.epoch.epoch}"
             yield InvariantViolation("I9", problem, revision)
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Check that there is a leader."""
         if world.epoch is None or world.epoch.member not in map(str, world.members):
             yield InvariantViolation("I9", f"no member leads: {world.epoch}")
@@ -216,7 +231,7 @@ def _primaries(replicas: Replicas) -> int:
     return sum(replica.slot == PRIMARY_SLOT for replica in replicas.values())
 
 
-def _served(world: World, replicas: Replicas) -> set[MemberId]:
+def _served(world: StoredCluster, replicas: Replicas) -> set[MemberId]:
     """Return the existing members that serve the item."""
     return {
         replica.member_id
@@ -225,7 +240,7 @@ def _served(world: World, replicas: Replicas) -> set[MemberId]:
     }
 
 
-def _live(world: World, replicas: Replicas) -> list[SimulatedReplica]:
+def _live(world: StoredCluster, replicas: Replicas) -> list[SimulatedReplica]:
     """Return the replicas whose members exist."""
     return [replica for replica in replicas.values() if replica.member_id in world.members]
 
@@ -234,7 +249,7 @@ def _repeated(values: list[int] | list[MemberId]) -> int:
     return len(values) - len(set(values))
 
 
-def _consistent(world: World, replicas: Iterable[SimulatedReplica]) -> set[MemberId]:
+def _consistent(world: StoredCluster, replicas: Iterable[SimulatedReplica]) -> set[MemberId]:
     """Return members whose replica could take over. A second one on the same member does not count."""
     lowest: dict[MemberId, SimulatedReplica] = {}
     for replica in sorted(replicas, key=lambda replica: replica.slot):
@@ -246,12 +261,12 @@ def _zones(members: Iterable[MemberId]) -> int:
     return len({member_id.zone for member_id in members})
 
 
-def _note(change: Change) -> Note:
+def _note(change: ClusterChange) -> Note:
     note = change.commit.note
     return note if isinstance(note, Note) else Note(None, None)
 
 
-def _limit(world: World, member_id: MemberId) -> int:
+def _limit(world: StoredCluster, member_id: MemberId) -> int:
     return world.members[member_id].limit
 
 
@@ -260,7 +275,7 @@ ZONES_WANTED = 2
 
 
 def check_rest(
-    world: World, solver: Solver, policy: AllocationPolicy
+    world: StoredCluster, solver: Solver, policy: AllocationPolicy
 ) -> Iterable[InvariantViolation]:
     """Check I4 and I6 of a cluster that has not changed for long, and that no change waits.
 
@@ -295,7 +310,7 @@ def _is_complete(problem: Problem, best: Desired) -> bool:
     )
 
 
-def _placement(world: World) -> Mapping[ItemId, tuple[MemberId, ...]]:
+def _placement(world: StoredCluster) -> Mapping[ItemId, tuple[MemberId, ...]]:
     return {
         item_id: tuple(sorted(r.member_id for r in world.replicas.get(item_id, {}).values()))
         for item_id in sorted(world.items)

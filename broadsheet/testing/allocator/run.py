@@ -18,13 +18,15 @@ from broadsheet.testing.allocator.kernel.run import (
 )
 from broadsheet.testing.allocator.kernel.store import StoreCommit, describe
 from broadsheet.testing.allocator.member import SimulatedMember
-from broadsheet.testing.allocator.scenario import Report, Scenario
-from broadsheet.testing.allocator.world import World
+from broadsheet.testing.allocator.scenario import ClusterReport, ClusterScenario
+from broadsheet.testing.allocator.world import StoredCluster
 
 POLL_SECONDS = 1.0
 
 
-def simulate(seed: int, scenario: Scenario | None = None, *, sink: Sink | None = None) -> Report:
+def simulate(
+    seed: int, scenario: ClusterScenario | None = None, *, sink: Sink | None = None
+) -> ClusterReport:
     """Run one cluster through one sequence of events.
 
     It must not be called from a running event loop, because it runs a separate one. While it runs, the process-wide
@@ -35,12 +37,14 @@ def simulate(seed: int, scenario: Scenario | None = None, *, sink: Sink | None =
         scenario: The family of runs to select from; the default one if not given.
         sink: Gets every line of the trace, and the members' log lines.
     """
-    return run_simulation(seed, partial(ClusterSimulation, scenario or Scenario()), sink=sink)
+    return run_simulation(
+        seed, partial(ClusterSimulation, scenario or ClusterScenario()), sink=sink
+    )
 
 
 def clusters(
-    scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ()
-) -> Family[Scenario]:
+    scenario: ClusterScenario | None = None, *, arguments: tuple[str, ...] = ()
+) -> Family[ClusterScenario]:
     """Return the family of simulated clusters.
 
     Args:
@@ -48,7 +52,7 @@ def clusters(
         arguments: Command-line arguments that select the same scenario.
     """
     module = "broadsheet.testing.allocator"
-    return Family(simulate, module, scenario or Scenario(), arguments)
+    return Family(simulate, module, scenario or ClusterScenario(), arguments)
 
 
 class ClusterSimulation:
@@ -56,7 +60,7 @@ class ClusterSimulation:
 
     unhandled = "I0"
 
-    def __init__(self, scenario: Scenario, context: RunContext) -> None:
+    def __init__(self, scenario: ClusterScenario, context: RunContext) -> None:
         self._scenario = scenario
         self._trace, self._findings = context.trace, context.findings
         self._allocations = 0
@@ -65,7 +69,7 @@ class ClusterSimulation:
         self._quiet_at = self._changed_at = 0.0
         self._invariants: list[Invariant] = [*invariants(), *scenario.invariants()]
         self._cluster = Cluster(context, scenario, on_defect=self._on_defect)
-        self._world = World(self._cluster.keys)
+        self._world = StoredCluster(self._cluster.keys)
         self._cluster.etcd.observers.append(self._on_commit)
         self.faults = Faults(self._cluster)
 
@@ -109,10 +113,10 @@ class ClusterSimulation:
         """End every process."""
         self._cluster.shut_down()
 
-    def report(self) -> Report:
+    def report(self) -> ClusterReport:
         """Return what the run did, and where it came to rest."""
         replicas = self._world.replicas
-        return Report(
+        return ClusterReport(
             revisions=self._cluster.etcd.store.revision,
             settled_after_seconds=max(0.0, self._changed_at - self._quiet_at),
             allocations=self._allocations,

@@ -16,7 +16,7 @@ from broadsheet.testing.allocator.kernel.run import IntRange, Range, RunReport, 
 from broadsheet.testing.allocator.member import WorkloadFactory
 
 
-class Fault(Enum):
+class ClusterFault(Enum):
     """An event of a cluster, good or bad."""
 
     JOIN = "join"
@@ -61,29 +61,29 @@ class Fault(Enum):
     """Replicas of an item on a member fail for a while, even if they are created again."""
 
 
-FAULTS: Mapping[Fault, float] = {
-    Fault.JOIN: 3.0,
-    Fault.EXIT: 1.5,
-    Fault.CORDON: 0.7,
-    Fault.ROLLOUT: 1.0,
-    Fault.CRASH: 1.0,
-    Fault.REVOKE: 1.0,
-    Fault.LEASE_LOST: 0.7,
-    Fault.ZONE_LOST: 0.3,
-    Fault.PAUSE: 1.5,
-    Fault.HANG: 1.0,
-    Fault.CUT: 1.0,
-    Fault.OUTAGE: 0.4,
-    Fault.SLOW: 1.0,
-    Fault.LOSSY: 1.5,
-    Fault.WATCH_BROKEN: 1.0,
-    Fault.COMPACTION: 0.7,
-    Fault.ORPHAN: 0.4,
-    Fault.ITEM_ADDED: 1.5,
-    Fault.ITEM_REMOVED: 1.0,
-    Fault.REPLICATION_CHANGED: 1.5,
-    Fault.LIMIT_CHANGED: 1.5,
-    Fault.REPLICA_FAILED: 1.0,
+FAULTS: Mapping[ClusterFault, float] = {
+    ClusterFault.JOIN: 3.0,
+    ClusterFault.EXIT: 1.5,
+    ClusterFault.CORDON: 0.7,
+    ClusterFault.ROLLOUT: 1.0,
+    ClusterFault.CRASH: 1.0,
+    ClusterFault.REVOKE: 1.0,
+    ClusterFault.LEASE_LOST: 0.7,
+    ClusterFault.ZONE_LOST: 0.3,
+    ClusterFault.PAUSE: 1.5,
+    ClusterFault.HANG: 1.0,
+    ClusterFault.CUT: 1.0,
+    ClusterFault.OUTAGE: 0.4,
+    ClusterFault.SLOW: 1.0,
+    ClusterFault.LOSSY: 1.5,
+    ClusterFault.WATCH_BROKEN: 1.0,
+    ClusterFault.COMPACTION: 0.7,
+    ClusterFault.ORPHAN: 0.4,
+    ClusterFault.ITEM_ADDED: 1.5,
+    ClusterFault.ITEM_REMOVED: 1.0,
+    ClusterFault.REPLICATION_CHANGED: 1.5,
+    ClusterFault.LIMIT_CHANGED: 1.5,
+    ClusterFault.REPLICA_FAILED: 1.0,
 }
 """Relative frequency of each fault."""
 
@@ -102,7 +102,7 @@ POLICIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario(RunScenario):
+class ClusterScenario(RunScenario):
     """A family of runs, from which a seed selects one."""
 
     zones: IntRange = (1, 3)
@@ -124,7 +124,7 @@ class Scenario(RunScenario):
     skews_seconds: Sequence[float] = (0.0, 0.0, 0.3, 2.0)
     """One is drawn: how far a member's watches may lag behind, each for itself."""
     lease_ttl_seconds: int = 6
-    faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
+    faults: Mapping[ClusterFault, float] = field(default_factory=lambda: FAULTS)
     idle_seconds: float = 45.0
     """I6: how long nothing may change at rest; longer than any timer of the allocator."""
     allocation: AllocationConfig = field(
@@ -159,7 +159,7 @@ class Scenario(RunScenario):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(RunReport):
+class ClusterReport(RunReport):
     """The outcome of one run."""
 
     revisions: int

@@ -51,7 +51,7 @@ Replicas = Mapping[bytes, SimulatedReplica]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ClusterChange:
     """One revision, as a change of the cluster."""
 
     commit: StoreCommit
@@ -68,7 +68,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class World:
+class StoredCluster:
     """Everything below the root, as of the newest revision."""
 
     keys: Keys
@@ -82,7 +82,7 @@ class World:
     replicas: dict[ItemId, dict[bytes, SimulatedReplica]] = field(default_factory=dict)
     kvs: dict[bytes, KeyValue] = field(default_factory=dict)
 
-    def apply(self, commit: StoreCommit) -> Change | None:
+    def apply(self, commit: StoreCommit) -> ClusterChange | None:
         """Apply a revision, and return its changes; None if nothing below the root changed."""
         self._follow_epoch(commit)
         prefix = self.keys.watched_prefix
@@ -102,7 +102,7 @@ class World:
                 self._delete(parsed_key, event.key)
         after = {item_id: dict(self.replicas.get(item_id, {})) for item_id in touched}
         moved = any(before[item_id].keys() != after[item_id].keys() for item_id in touched)
-        return Change(
+        return ClusterChange(
             commit=commit,
             before=before,
             after=after,

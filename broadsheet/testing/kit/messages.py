@@ -8,12 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.json import NDJSON, JsonType
-from broadsheet.journals.content.registry import content_of
+from broadsheet.journals.content.json import JsonType
+from broadsheet.journals.content.registry import content_of, registered
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
@@ -43,18 +41,14 @@ def as_published(message: Any, message_type: MessageType, *, field: str) -> Any:
 
 
 def _of_mapping(message: Mapping[str, Any], message_type: MessageType, field: str) -> Any:
-    empty = message_type.new_acknowledgement("")
+    content = registered(message_type.content_type)
+    if content is None:
+        expected = f"expected a message of {type(message_type).__name__}, got a mapping"
+        raise ValidationError(field, expected)
     try:
-        if isinstance(empty, Message):
-            return json_format.ParseDict(dict(message), empty)
-        if message_type.content_type == NDJSON:
-            return message_type.decode(msgspec.json.encode(message))
-    except (ValueError, TypeError, json_format.ParseError) as error:
+        return content.made_of(message_type, [dict(message)])
+    except (ValueError, TypeError) as error:
         raise ValidationError(field, str(error)) from error
-    raise ValidationError(
-        field,
-        f"expected a message of {type(message_type).__name__}, such as {empty!r}; got a mapping",
-    )
 
 
 class TestProducer:

@@ -41,8 +41,8 @@ from broadsheet.testing.shards.history_checker import (
     output_of,
 )
 from broadsheet.testing.shards.member import SimulatedConsumer, SimulatedSurroundings, new_member
-from broadsheet.testing.shards.scenario import Scenario
-from broadsheet.testing.shards.stores import FaultyTable, FencedRowStore, RecordedStore, Table
+from broadsheet.testing.shards.scenario import ShardScenario
+from broadsheet.testing.shards.stores import FaultyTable, FencedRowStore, FencedTable, RecordedStore
 from broadsheet.wire.journal_pb2 import CompressionCodec, JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from broadsheet.wire.shard_pb2 import ShardSpec
@@ -117,13 +117,18 @@ class NumberKeeper:
         """Do nothing, because nothing is buffered."""
 
 
-class ConsumerCluster(SimulatedCluster[SimulatedConsumer, Scenario]):
+class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
     """The broker, etcd, table and members of one run."""
 
     AUTHOR = ALLOCATOR
 
     def __init__(
-        self, context: RunContext, scenario: Scenario, *, witness: HistoryChecker, directory: Path
+        self,
+        context: RunContext,
+        scenario: ShardScenario,
+        *,
+        witness: HistoryChecker,
+        directory: Path,
     ) -> None:
         """Create the journals and the shard, without members.
 
@@ -137,7 +142,7 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, Scenario]):
         self.witness = witness
         self.broker = MemoryBroker()
         self.broker.observers.append(witness.on_appended)
-        self.table = Table(lambda _, state: witness.on_durable(state))
+        self.table = FencedTable(lambda _, state: witness.on_durable(state))
         self.application_fails = False
         self.recorded = self.random.random() < scenario.recorded
         self.piecewise = self.random.random() < scenario.piecewise

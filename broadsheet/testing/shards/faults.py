@@ -10,7 +10,7 @@ from broadsheet.testing.allocator.kernel.network import Link
 from broadsheet.testing.shards.cluster import ConsumerCluster
 from broadsheet.testing.shards.history_checker import LOG
 from broadsheet.testing.shards.member import SimulatedConsumer
-from broadsheet.testing.shards.scenario import Fault
+from broadsheet.testing.shards.scenario import ShardFault
 from broadsheet.wire.journal_pb2 import Status
 
 BOUNDS: Final = FaultBounds(loss_max=0.35, late_max=0.25, history_kept_max=10)
@@ -24,7 +24,7 @@ _REFUSALS: Final = (
 )
 
 
-class ShardFaults(FaultInjector[Fault, SimulatedConsumer]):
+class ShardFaults(FaultInjector[ShardFault, SimulatedConsumer]):
     """Draws and injects faults, and undoes those that pass."""
 
     _cluster: ConsumerCluster
@@ -32,25 +32,25 @@ class ShardFaults(FaultInjector[Fault, SimulatedConsumer]):
     def __init__(self, cluster: ConsumerCluster) -> None:
         super().__init__(cluster, cluster.scenario.faults, BOUNDS)
 
-    def actions(self) -> Mapping[Fault, Action]:
+    def actions(self) -> Mapping[ShardFault, Action]:
         """Return the action of each fault."""
         return {
-            Fault.CRASH: self._crash,
-            Fault.PAUSE: self._pause,
-            Fault.LEASE_LOST: self._lose_lease,
-            Fault.HAND_OVER: self._hand_over,
-            Fault.REASSIGN: self._reassign,
-            Fault.ETCD_CUT: lambda: self._cut(lambda member: member.to_etcd),
-            Fault.ETCD_LOSSY: lambda: self._lossy(lambda member: member.to_etcd),
-            Fault.BROKER_CUT: lambda: self._cut(lambda member: member.to_journals),
-            Fault.BROKER_LOSSY: lambda: self._lossy(lambda member: member.to_journals),
-            Fault.BROKER_RESTART: self._restart_broker,
-            Fault.BROKER_REFUSES: self._refuse,
-            Fault.REGISTERS_LOST: self._lose_registers,
-            Fault.TABLE_LOSSY: self._lossy_table,
-            Fault.COMPACTION: self._compact,
-            Fault.SPEC_CHANGED: self._change_spec,
-            Fault.APPLICATION_FAILS: self._fail_application,
+            ShardFault.CRASH: self._crash,
+            ShardFault.PAUSE: self._pause,
+            ShardFault.LEASE_LOST: self._lose_lease,
+            ShardFault.HAND_OVER: self._hand_over,
+            ShardFault.REASSIGN: self._reassign,
+            ShardFault.ETCD_CUT: lambda: self._cut(lambda member: member.to_etcd),
+            ShardFault.ETCD_LOSSY: lambda: self._lossy(lambda member: member.to_etcd),
+            ShardFault.BROKER_CUT: lambda: self._cut(lambda member: member.to_journals),
+            ShardFault.BROKER_LOSSY: lambda: self._lossy(lambda member: member.to_journals),
+            ShardFault.BROKER_RESTART: self._restart_broker,
+            ShardFault.BROKER_REFUSES: self._refuse,
+            ShardFault.REGISTERS_LOST: self._lose_registers,
+            ShardFault.TABLE_LOSSY: self._lossy_table,
+            ShardFault.COMPACTION: self._compact,
+            ShardFault.SPEC_CHANGED: self._change_spec,
+            ShardFault.APPLICATION_FAILS: self._fail_application,
         }
 
     def end(self) -> None:

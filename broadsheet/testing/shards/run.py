@@ -17,7 +17,7 @@ from broadsheet.testing.shards.cluster import CONFIG, ConsumerCluster
 from broadsheet.testing.shards.faults import ShardFaults
 from broadsheet.testing.shards.history_checker import HistoryChecker, StatusChecker
 from broadsheet.testing.shards.member import SimulatedConsumer
-from broadsheet.testing.shards.scenario import Report, Scenario
+from broadsheet.testing.shards.scenario import ShardReport, ShardScenario
 from broadsheet.testing.shards.writers import Writers, writers_of_outputs
 from broadsheet.wire.journal_pb2 import Status
 
@@ -26,7 +26,9 @@ FOREIGN_SHARE = 0.2
 """Share of other producers' messages that go into the shard's outputs."""
 
 
-def simulate(seed: int, scenario: Scenario | None = None, *, sink: Sink | None = None) -> Report:
+def simulate(
+    seed: int, scenario: ShardScenario | None = None, *, sink: Sink | None = None
+) -> ShardReport:
     """Simulate one shard through the course of events of a seed.
 
     Do not call it in a running event loop, because it runs another one. Meanwhile the process-wide random generator is
@@ -38,13 +40,13 @@ def simulate(seed: int, scenario: Scenario | None = None, *, sink: Sink | None =
         sink: Called with every line of the trace and of members' logs.
     """
     with tempfile.TemporaryDirectory(prefix="simulated-") as directory:
-        of_run = partial(ShardSimulation, scenario or Scenario(), Path(directory))
+        of_run = partial(ShardSimulation, scenario or ShardScenario(), Path(directory))
         return run_simulation(seed, of_run, sink=sink)
 
 
 def shards(
-    scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ()
-) -> Family[Scenario]:
+    scenario: ShardScenario | None = None, *, arguments: tuple[str, ...] = ()
+) -> Family[ShardScenario]:
     """Return the runs of this simulator.
 
     Args:
@@ -52,7 +54,7 @@ def shards(
         arguments: Command-line arguments that select the same scenario.
     """
     module = "broadsheet.testing.shards"
-    return Family(simulate, module, scenario or Scenario(), arguments)
+    return Family(simulate, module, scenario or ShardScenario(), arguments)
 
 
 class ShardSimulation:
@@ -60,7 +62,7 @@ class ShardSimulation:
 
     unhandled = "S0"
 
-    def __init__(self, scenario: Scenario, directory: Path, context: RunContext) -> None:
+    def __init__(self, scenario: ShardScenario, directory: Path, context: RunContext) -> None:
         self._scenario = scenario
         self._context = context
         self._witness = HistoryChecker(tell=context.trace.add, findings=context.findings)
@@ -111,10 +113,10 @@ class ShardSimulation:
         """End every process, and the writing and assigning beside them."""
         self._cluster.shut_down()
 
-    def report(self) -> Report:
+    def report(self) -> ShardReport:
         """Return what the run did."""
         witness = self._witness
-        return Report(
+        return ShardReport(
             inputs=len(witness.durable), commits=witness.commits, restores=witness.restores
         )
 

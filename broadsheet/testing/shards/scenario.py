@@ -9,7 +9,7 @@ from enum import Enum
 from broadsheet.testing.allocator.kernel.run import IntRange, Range, RunReport, RunScenario
 
 
-class Fault(Enum):
+class ShardFault(Enum):
     """The faults of a shard."""
 
     CRASH = "crash"
@@ -46,29 +46,29 @@ class Fault(Enum):
     """The application raises, for a moment."""
 
 
-FAULTS: Mapping[Fault, float] = {
-    Fault.CRASH: 3.0,
-    Fault.PAUSE: 3.0,
-    Fault.LEASE_LOST: 1.0,
-    Fault.HAND_OVER: 2.0,
-    Fault.REASSIGN: 0.7,
-    Fault.ETCD_CUT: 0.7,
-    Fault.ETCD_LOSSY: 1.0,
-    Fault.BROKER_CUT: 1.0,
-    Fault.BROKER_LOSSY: 2.5,
-    Fault.BROKER_RESTART: 0.7,
-    Fault.BROKER_REFUSES: 0.5,
-    Fault.REGISTERS_LOST: 0.4,
-    Fault.TABLE_LOSSY: 1.5,
-    Fault.COMPACTION: 0.5,
-    Fault.SPEC_CHANGED: 0.5,
-    Fault.APPLICATION_FAILS: 0.5,
+FAULTS: Mapping[ShardFault, float] = {
+    ShardFault.CRASH: 3.0,
+    ShardFault.PAUSE: 3.0,
+    ShardFault.LEASE_LOST: 1.0,
+    ShardFault.HAND_OVER: 2.0,
+    ShardFault.REASSIGN: 0.7,
+    ShardFault.ETCD_CUT: 0.7,
+    ShardFault.ETCD_LOSSY: 1.0,
+    ShardFault.BROKER_CUT: 1.0,
+    ShardFault.BROKER_LOSSY: 2.5,
+    ShardFault.BROKER_RESTART: 0.7,
+    ShardFault.BROKER_REFUSES: 0.5,
+    ShardFault.REGISTERS_LOST: 0.4,
+    ShardFault.TABLE_LOSSY: 1.5,
+    ShardFault.COMPACTION: 0.5,
+    ShardFault.SPEC_CHANGED: 0.5,
+    ShardFault.APPLICATION_FAILS: 0.5,
 }
 """Relative frequency of each fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario(RunScenario):
+class ShardScenario(RunScenario):
     """A family of runs, from which a seed selects one."""
 
     members: IntRange = (2, 3)
@@ -81,7 +81,7 @@ class Scenario(RunScenario):
     """Share of runs in which a commit into the recovery log takes several appends."""
     carried_bytes: Sequence[int] = (0, 200, 16 << 10)
     """Bytes that acknowledgement intents carry: no messages, few, or all; the seed selects one."""
-    faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
+    faults: Mapping[ShardFault, float] = field(default_factory=lambda: FAULTS)
     steps: IntRange = (6, 14)
     pause_seconds: Range = (0.1, 4.0)
     passing_seconds: Range = (0.2, 12.0)
@@ -98,7 +98,7 @@ class Scenario(RunScenario):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(RunReport):
+class ShardReport(RunReport):
     """The outcome of one run."""
 
     inputs: int

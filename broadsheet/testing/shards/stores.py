@@ -232,7 +232,7 @@ class Row:
     """Segments of the checkpoint, by id."""
 
 
-class Table:
+class FencedTable:
     """Rows by shard, each with a fence. Faults are injected in front of it (`Way`)."""
 
     def __init__(self, on_commit: Callable[[str, State], object] = lambda _, __: None) -> None:
@@ -241,12 +241,13 @@ class Table:
         Args:
             on_commit: Called with each shard and state that becomes durable.
         """
-        self._rows: dict[str, Row] = {}
+        self.rows: dict[str, Row] = {}
+        """By shard; a test may change them, as another program could."""
         self._on_commit = on_commit
 
     def restore(self, fqn: str) -> Row:
         """Raise the fence, and return a copy of the row."""
-        row = self._rows.setdefault(fqn, Row())
+        row = self.rows.setdefault(fqn, Row())
         row.fence += 1
         return Row(row.fence, dict(row.state), row.checkpoint, dict(row.segments))
 
@@ -256,7 +257,7 @@ class Table:
         Raises:
             CommitFencedError: the fence was raised since.
         """
-        row = self._rows.setdefault(fqn, Row())
+        row = self.rows.setdefault(fqn, Row())
         if row.fence != fence:
             raise CommitFencedError(fqn, fence, row.fence)
         row.state, row.checkpoint = dict(state), checkpoint.checkpoint
@@ -310,7 +311,7 @@ class FencedRowStore:
     def __init__(
         self,
         shard: Shard,
-        table: Table,
+        table: FencedTable,
         way: Way | None = None,
         observer: StoreObserver | None = None,
     ) -> None:

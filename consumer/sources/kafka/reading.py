@@ -143,6 +143,11 @@ class TopicsReading:
             for key in self._next:
                 self._settings.metrics.on_left(partition_name(*key))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is settled where a partition begins."""
+        return bool(self._next)
+
     def high_watermarks(self) -> Mapping[str, int]:
         """Return the last known ends of the read partitions, as our offsets by name."""
         known = {key: self._reader.high_watermark(key) for key in self._next}

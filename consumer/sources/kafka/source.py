@@ -94,6 +94,11 @@ class KafkaSource:
         self._readings: dict[str, TopicsReading] = {}
         """The present reading of each shard of ours, by its key in etcd."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is settled where a partition begins, for a shard that this process serves."""
+        return any(reading.has_begun for reading in self._readings.values())
+
     def read_messages(
         self, shard: Shard, store: object, checkpoint: Checkpoint
     ) -> AsyncIterator[MessageBatch]:

@@ -92,6 +92,11 @@ class KinesisSource:
         self._readings: dict[str, StreamReading] = {}
         """The present reading of each shard of ours, by its key in etcd."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a shard that this process serves reads the stream."""
+        return bool(self._readings)
+
     def read_messages(
         self, shard: Shard, store: object, checkpoint: Checkpoint
     ) -> AsyncIterator[MessageBatch]:

@@ -91,7 +91,7 @@ _ENDED_BY_DATABASE = (
     "the database rolled back the transaction after an error that the application passed over; "
     "let the error out of the callback"
 )
-_QUIET_SECONDS = 0.05
+QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
 
 
@@ -483,13 +483,13 @@ class SqliteStore:
         # Where other programs hold the log, ending our own queries would not shorten it.
         is_held = self._fold_bytes > self._wal_bytes_max
         pressing = length >= _WAL_HARD_RATIO * self._wal_bytes_max and not is_held
-        with self._readers.pause(wait_seconds=_QUIET_SECONDS, interrupt=pressing) as quiet:
+        with self._readers.pause(wait_seconds=QUIET_SECONDS, interrupt=pressing) as quiet:
             if not quiet:
                 return False
             try:
                 if self._recording is not None:
                     self._recording.prepare_checkpoint()
-                folded = self._writer.fold(wait_seconds=_QUIET_SECONDS)
+                folded = self._writer.fold(wait_seconds=QUIET_SECONDS)
                 # SQLite begins a log again that it has copied, also if others kept it from being emptied.
                 if self._recording is not None and folded.is_copied:
                     self._recording.record_checkpoint()

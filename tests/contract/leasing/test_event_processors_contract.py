@@ -7,6 +7,7 @@ balancing is Azure's `OwnershipManager`, as it is; the partitions' ids come from
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from azure.eventhub.aio._eventprocessor._ownership_manager import OwnershipManag
 
 from broadsheet.leases.errors import InvalidStateError
 from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.store import RecordStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
 from tests.support.stepping_clock import SteppingClock
@@ -111,6 +113,32 @@ async def test_loadbalancer_list_ownership_error(subject: LeaseSubject) -> None:
     await subject.store.create_store()
 
 
+class _Shown(RecordCheckpointStore):
+    """A checkpoint store that shows what it is given, and notes the claims instead of making them."""
+
+    def __init__(self, store: RecordStore, listed: list[dict[str, Any]]) -> None:
+        super().__init__(store)
+        self._listed = listed
+        self.claims: list[dict[str, Any]] = []
+
+    async def list_ownership(
+        self,
+        fully_qualified_namespace: str,
+        eventhub_name: str,
+        consumer_group: str,
+        **kwargs: Any,
+    ) -> list[dict[str, Any]]:
+        """Return copies of what was given."""
+        return [dict(each) for each in self._listed]
+
+    async def claim_ownership(
+        self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """Note them."""
+        self.claims = list(ownership_list)
+        return []
+
+
 @pytest.mark.parametrize(
     ("owners", "partitions", "greedy", "balanced"),
     [
@@ -154,15 +182,16 @@ async def test_balance_ownership(
         each | {"last_modified_time": each["last_modified_time"] + time.time() - clock.now_seconds}
         for each in await checkpoints.list_ownership(NAMESPACE, HUB, GROUP)
     ]
-    ids = [str(number) for number in range(partitions)]
 
-    wanted = {
-        strategy: OwnershipManager(
+    wanted = {}
+    for strategy in LoadBalancingStrategy:
+        shown = _Shown(subject.store, listed)
+        manager = OwnershipManager(
             OfflineConsumerClient(OfflineHub(partitions), checkpoints),
-            *(GROUP, "m", checkpoints, EXPIRY_SECONDS, strategy, None),
-        )._balance_ownership([dict(each) for each in listed], ids)
-        for strategy in LoadBalancingStrategy
-    }
+            *(GROUP, "m", shown, EXPIRY_SECONDS, strategy, None),
+        )
+        await manager.claim_ownership()
+        wanted[strategy] = shown.claims
 
     assert len(wanted[LoadBalancingStrategy.GREEDY]) == greedy
     assert len(wanted[LoadBalancingStrategy.BALANCED]) == balanced

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.allocator.announcement import Predecessors
-from broadsheet.allocator.errors import AnnounceConflictError, MemberKeyLostError
+from broadsheet.allocator.errors import (
+    AnnounceConflictError,
+    EtcdUnavailableError,
+    MemberKeyLostError,
+)
 from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
@@ -101,20 +105,41 @@ async def test_session_member_key_deleted_ends_with_its_loss(
     await member.session.revoke()
 
 
+class _LosesAReply(EtcdClient):
+    """A client whose connection may break after etcd has done what was asked."""
+
+    loses_next = False
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Perform it, and lose the reply if the test says so."""
+        result = await super().txn(compares, success, failure)
+        if self.loses_next:
+            self.loses_next = False
+            raise EtcdUnavailableError(("etcd",), "the reply was lost")
+        return result
+
+
 async def test_update_member_repeated_after_a_lost_reply_succeeds(
     etcd: EtcdClient, etcd_root: str
 ) -> None:
     """The same value written twice, as after a lost reply, is recognised as our own and keeps its lease."""
-    (member,) = await start_all(etcd, etcd_root, "a#one")
-    before = member.session._announced
-    await member.session.update_member(member_value(7))
-    member.session._announced = before
+    async with _LosesAReply(etcd.config) as lossy:
+        (member,) = await start_all(lossy, etcd_root, "a#one")
+        lossy.loses_next = True
+        with pytest.raises(EtcdUnavailableError, match="lost"):
+            await member.session.update_member(member_value(7))
 
-    await member.session.update_member(member_value(7))
+        await member.session.update_member(member_value(7))
 
-    found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
-    assert [(kv.value, kv.lease) for kv in found.kvs] == [(member_value(7), member.session.lease)]
-    await member.session.revoke()
+        found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
+        wanted = (member_value(7), member.session.lease)
+        assert [(kv.value, kv.lease) for kv in found.kvs] == [wanted]
+        await member.session.revoke()
 
 
 class _CompactsBehindEachWrite(EtcdClient):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -11,18 +12,24 @@ from structlog.testing import capture_logs
 from broadsheet.broker import append_stream
 from broadsheet.journals.append_wire import WholeAppend, encode_appends
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.wire import APPEND_SERVICE, serialize
 from broadsheet.wire import journal_pb2 as pb
-from broadsheet.wire.appends_pb2 import AppendStreamRequest
+from broadsheet.wire.appends_pb2 import AppendStreamRequest, AppendStreamResponse
 from tests.support.broker import journal_spec
 
 HOLD_SECONDS = 200.0
 
 
-async def _open(client: JournalClient) -> Any:
-    """Create a journal, and open a stream of encoded appends beside the client's own."""
-    await client.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
-    stream: Any = client._transport.channels.bulk().append_stream
-    return stream._open_stream()
+@pytest.fixture
+async def open_call(journals: JournalClient) -> AsyncIterator[Callable[[], Any]]:
+    """Create a journal, and return a function that opens a stream of encoded appends to its broker."""
+    await journals.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
+    async with grpc.aio.insecure_channel(journals.address.removeprefix("http://")) as channel:
+        yield channel.stream_stream(
+            f"/{APPEND_SERVICE}/AppendStream",
+            request_serializer=serialize,
+            response_deserializer=AppendStreamResponse.FromString,
+        )
 
 
 def _in_turn(number: int, name: bytes, *after: bytes) -> WholeAppend:
@@ -32,14 +39,14 @@ def _in_turn(number: int, name: bytes, *after: bytes) -> WholeAppend:
 
 
 async def test_append_is_answered_together_with_what_comes_after_it(
-    journals: JournalClient, monkeypatch: pytest.MonkeyPatch
+    open_call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction's commit and its acknowledgement cost one message back, in the order in which they were done; an
     append that nothing comes after is answered by itself.
     """
     # On a busy machine the second append takes longer than an answer is held by default.
     monkeypatch.setattr(append_stream, "HOLD_SECONDS_MAX", HOLD_SECONDS)
-    call = await _open(journals)
+    call = open_call()
 
     await call.write(encode_appends([_in_turn(1, b"a"), _in_turn(2, b"b", b"a")]))
     together = await call.read()
@@ -53,10 +60,10 @@ async def test_append_is_answered_together_with_what_comes_after_it(
 
 
 async def test_append_is_answered_though_what_comes_after_it_takes_long(
-    journals: JournalClient,
+    open_call: Callable[[], Any],
 ) -> None:
     """What comes after it waits for another one, too, that never comes: nobody need wait for that."""
-    call = await _open(journals)
+    call = open_call()
 
     await call.write(encode_appends([_in_turn(1, b"a"), _in_turn(2, b"b", b"a", b"never")]))
     first = await call.read()
@@ -70,12 +77,12 @@ async def test_append_is_answered_though_what_comes_after_it_takes_long(
 
 @pytest.mark.parametrize("tail", [b"\xff\xff", b"\x0a\x7f\xff" * 40_000])
 async def test_message_that_cannot_be_decoded_is_the_clients_fault(
-    journals: JournalClient, tail: bytes
+    open_call: Callable[[], Any], tail: bytes
 ) -> None:
     """Short and long messages are decoded by different code: both end the stream with INVALID_ARGUMENT, after the
     answer to what came before, and without a traceback in the broker's log.
     """
-    call = await _open(journals)
+    call = open_call()
     with capture_logs() as logs:
         await call.write(encode_appends([_in_turn(1, b"a")]))
         await call.write(tail)

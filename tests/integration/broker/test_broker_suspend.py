@@ -13,8 +13,11 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.preconditions import suspension_level
+from broadsheet.broker.server import Broker
 from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.runtime.clock import SystemClock
 from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     JournalSpec,
@@ -125,6 +128,14 @@ async def test_journal_without_content_is_suspended_fully(
         assert (await read(other, JOURNAL)).content == b"x"
 
 
+class _HoursLater(SystemClock):
+    """The time of a machine whose journals were left alone for two hours."""
+
+    def wall_seconds(self) -> float:
+        """Return Unix seconds."""
+        return super().wall_seconds() + 7200.0
+
+
 async def test_content_that_is_flushed_for_long_enough_lets_a_journal_be_suspended(
     stub: JournalAsyncStub, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -137,10 +148,10 @@ async def test_content_that_is_flushed_for_long_enough_lets_a_journal_be_suspend
 
     async with EmbeddedBroker(tmp_path / "broker") as again, broker_stub(again.address) as other:
         assert (await append(other, JOURNAL, suspend=IF_FLUSHED)).status == Status.OK
-        served = next(iter(again.broker._journals))
-        (sealed,) = served.journal.index
-        assert sealed.mod_time > 0
-        assert served.journal.flushed_seconds(sealed.mod_time + 3601.0) == 3601.0
+
+    config = BrokerConfig(data_dir=tmp_path / "broker")
+    async with Broker(config, clock=_HoursLater()) as later, broker_stub(later.address) as other:
+        assert (await append(other, JOURNAL, suspend=IF_FLUSHED)).status == Status.SUSPENDED
 
 
 async def test_prefix_without_a_slash_is_refused(stub: JournalAsyncStub) -> None:

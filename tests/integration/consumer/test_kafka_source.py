@@ -38,7 +38,7 @@ def counting(
 
 async def begun(application: InOrder) -> None:
     """Wait until it is settled where each partition begins."""
-    await eventually(lambda: any(each._next for each in application.source._readings.values()))
+    await eventually(lambda: application.source.has_begun)
 
 
 async def test_topic_is_counted_once_in_order_through_failures_and_restarts(

@@ -158,7 +158,7 @@ async def test_latest_is_when_the_application_first_began(
     await stream.put("old", numbers(1, 5))
     application = counting(tmp_path, stream, start=Latest())
     live = await serve(host, application)
-    await eventually(lambda: bool(application.source._readings))
+    await eventually(lambda: application.source.is_reading)
     await stream.put("low", numbers(1, 2))
     await reach(live, {"low": 2})
 

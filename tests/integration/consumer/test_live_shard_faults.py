@@ -14,8 +14,9 @@ import pytest
 import structlog
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard import primary, transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
@@ -85,12 +86,24 @@ async def test_publisher_is_another_after_acknowledgements_are_written_again(
 
 @pytest.mark.parametrize("end", ["stop", "stop at once", "attempt fails"])
 async def test_begun_transaction_is_finished_whatever_happens_meanwhile(
-    host: ShardHost, journals: JournalClient, tmp_path: Path, end: str
+    host: ShardHost,
+    journals: JournalClient,
+    tmp_path: Path,
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`begin_txn` may take a semaphore that other shards wait for: each that returned is paired with `finished_txn`,
     though a stop or an error came while it ran.
     """
     beginning, proceed = threading.Event(), threading.Event()
+    loops: list[TransactionLoop] = []
+
+    class Noted(TransactionLoop):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            loops.append(self)
+
+    monkeypatch.setattr(primary, "TransactionLoop", Noted)
 
     def hold(name: str) -> None:
         if name == "begin_txn" and not proceed.is_set():
@@ -103,18 +116,16 @@ async def test_begun_transaction_is_finished_whatever_happens_meanwhile(
     config = ShardConfig(stop_grace_seconds=5, restart_delay_seconds=30)
     shard = host.start(spec, application, config=config)
     await Producer(journals).publish(SOURCE, ["a"])
-    await eventually(beginning.is_set)
+    await eventually(lambda: beginning.is_set() and shard.is_ready)
 
     if end == "attempt fails":
-        loop = shard._attempt._loop
-        assert loop is not None
-        loop.post(tx.SourceFailed(OSError("the disk is gone")))
-        await eventually(lambda: shard._attempt.ended)
+        loops[-1].post(tx.SourceFailed(OSError("the disk is gone")))
+        await eventually(lambda: not shard.is_ready)
         stopping = None
     else:
         grace = 0.0 if end == "stop at once" else None
         stopping = host.stop_soon(shard, grace_seconds=grace)
-        await eventually(lambda: shard._attempt._stopping)
+        await eventually(lambda: "StopRequested" in shard.story() or not shard.is_ready)
     proceed.set()
     if stopping is not None:
         await stopping

@@ -44,6 +44,7 @@ from broadsheet.wire.journal_pb2_grpc import JournalStub
 from tests.support.broker import next_message
 from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.eventually import eventually
+from tests.support.key_space_values import member
 from tests.support.members import Cluster, create_journals, shard, upserts, wait_for_primaries
 from tests.support.shardctl_runs import Ran, shardctl
 
@@ -417,11 +418,8 @@ async def test_members_hear_each_other_over_tls_and_judge_no_certificate(
             await anext(beats)
         # A busy machine may take longer than a witness waits.
         await eventually(lambda: distrusts.hears(service.address), timeout_seconds=SECONDS_MAX)
-        assert service._parts is not None
-        member = service._parts.membership.announced
-        assert member is not None
         listener = HeartbeatListener(
-            member, distrusts, threshold=SUSPICION_PHI, clock=SystemClock()
+            member("a", service.address), distrusts, threshold=SUSPICION_PHI, clock=SystemClock()
         )
         with structlog.testing.capture_logs() as logs:
             async with TaskGroup() as group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.server import Broker
+from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.append_stream import AppendStream
-from broadsheet.journals.channels import BulkStub, ChannelCache
+from broadsheet.journals.channels import ChannelCache
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import (
     JournalNotAllowedError,
@@ -27,7 +29,7 @@ from broadsheet.journals.pipelining import AppendToken, Pipelined
 from broadsheet.journals.transport import CHUNK_BYTES, TransportPolicy
 from broadsheet.journals.wire import APPEND_SERVICE
 from broadsheet.runtime.task_group import TaskGroup
-from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.auth import Claims, ClientAuth, KeyedAuth
 from broadsheet.security.errors import UnauthenticatedError
 from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.appends_pb2 import AppendStreamRequest, AppendStreamResponse
@@ -40,14 +42,44 @@ KEYS = base64.b64encode(b"one key of some length, 32 bytes or more").decode()
 OTHER_KEYS = base64.b64encode(b"another key of some length, 32 bytes or more").decode()
 
 
-def _bulk(client: JournalClient) -> BulkStub:
-    return client._transport.channels.bulk()
+@asynccontextmanager
+async def _client_of(
+    address: str, auth: ClientAuth | None = None
+) -> AsyncIterator[tuple[JournalClient, ChannelCache]]:
+    """Open a client; yield its connections, too."""
+    channels = ChannelCache(address)
+    async with JournalClient(address, auth=auth, channels=channels) as client:
+        yield client, channels
 
 
-async def _connected(client: JournalClient, *, streamed: bool) -> None:
+@pytest.fixture
+def channels(broker: EmbeddedBroker) -> ChannelCache:
+    """Return connections to the broker, which `journals` uses."""
+    return ChannelCache(broker.address)
+
+
+@pytest.fixture
+async def journals(broker: EmbeddedBroker, channels: ChannelCache) -> AsyncIterator[JournalClient]:
+    """Return a client of these connections."""
+    async with JournalClient(broker.address, channels=channels) as client:
+        yield client
+
+
+class _Signer:
+    """Signs by keys that may change."""
+
+    def __init__(self, keys: str) -> None:
+        self.auth = KeyedAuth(keys)
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """See `ClientAuth.metadata`."""
+        return self.auth.metadata(claims)
+
+
+async def _connected(client: JournalClient, channels: ChannelCache, *, streamed: bool) -> None:
     """Create a journal, and take the way away that is not to be taken."""
     await client.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
-    bulk: Any = _bulk(client)
+    bulk: Any = channels.bulk()
     if streamed:
         bulk.append = None
     else:
@@ -56,13 +88,13 @@ async def _connected(client: JournalClient, *, streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_answers_are_the_same_in_one_message_and_in_a_call(
-    journals: JournalClient, streamed: bool
+    journals: JournalClient, channels: ChannelCache, streamed: bool
 ) -> None:
     """Plan: content, pieces, a barrier, registers, and every kind of refusal, over one way and over the other.
 
     The other way is taken away, so that none of this went over it.
     """
-    await _connected(journals, streamed=streamed)
+    await _connected(journals, channels, streamed=streamed)
 
     first = await journals.append("test/one;meta", [b"foo", b"", b"bar"])
     barrier = await journals.append("test/one", b"")
@@ -90,11 +122,12 @@ async def test_answers_are_the_same_in_one_message_and_in_a_call(
 
 async def test_long_append_goes_in_one_message_where_the_client_says_so(
     journals: JournalClient,
+    channels: ChannelCache,
 ) -> None:
     """Plan: 3 MB in pieces, by a client with the usual bound and by one with a larger. What is answered tells the way:
     chunks of a call, or one.
     """
-    await _connected(journals, streamed=False)
+    await _connected(journals, channels, streamed=False)
     pieces = [b"%07d\n" % number * 1000 for number in range(375)]
 
     async with JournalClient(
@@ -129,12 +162,12 @@ async def test_a_broker_that_takes_no_streams_of_appends_gets_calls() -> None:
 
     async with (
         ScriptedBroker(on_append=on_append) as broker,
-        JournalClient(broker.address) as client,
+        _client_of(broker.address) as (client, channels),
     ):
         await client.append("abcd", b"one")
-        assert _bulk(client).append_stream is not None
+        assert channels.bulk().append_stream is not None
         await client.append("abcd", b"two")
-        assert _bulk(client).append_stream is None
+        assert channels.bulk().append_stream is None
 
     assert landed == [b"one", b"two"]
 
@@ -164,34 +197,36 @@ async def test_refusal_of_streams_leaves_no_append_in_doubt(refusal: grpc.Status
     broker.add_handler(
         grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": method})
     )
-    async with broker, JournalClient(broker.address) as client:
+    async with broker, _client_of(broker.address) as (client, channels):
         for content in (b"connects", b"one", b"two"):
             await client.append("abcd", content)
-        is_refused_for_good = _bulk(client).append_stream is None
+        is_refused_for_good = channels.bulk().append_stream is None
 
     assert landed == [b"connects", b"one", b"two"]
     assert is_refused_for_good == (refusal is grpc.StatusCode.UNIMPLEMENTED)
 
 
 async def test_append_to_a_journal_that_is_only_read_is_refused(
-    journals: JournalClient,
+    journals: JournalClient, channels: ChannelCache
 ) -> None:
     """Plan: append to a journal that is only read; it meets the same refusal as chunks do."""
     spec = journal_spec("test/read-only")
     spec.flags = pb.JournalSpec.O_RDONLY
     await journals.apply([pb.ApplyRequest.Change(upsert=spec)])
-    bulk: Any = _bulk(journals)
+    bulk: Any = channels.bulk()
     bulk.append = None
 
     with pytest.raises(JournalNotAllowedError):
         await journals.append("test/read-only", b"no")
 
 
-async def test_each_append_of_a_stream_is_judged_by_itself(journals: JournalClient) -> None:
+async def test_each_append_of_a_stream_is_judged_by_itself(
+    journals: JournalClient, channels: ChannelCache
+) -> None:
     """Plan: some hundred appends at once, one in ten of which is refused in one of several ways. The others land, each
     once, and the stream is still the same.
     """
-    await _connected(journals, streamed=True)
+    await _connected(journals, channels, streamed=True)
     await journals.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/other"))])
 
     async def append(number: int) -> int | None:
@@ -363,8 +398,8 @@ async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
     stream ends by itself.
     """
     config = BrokerConfig(data_dir=tmp_path, stop_grace_seconds=60)
-    async with Broker(config) as broker, JournalClient(broker.address) as client:
-        await _connected(client, streamed=True)
+    async with Broker(config) as broker, _client_of(broker.address) as (client, channels):
+        await _connected(client, channels, streamed=True)
         sent: list[AppendToken] = []
         after = Pipelined(b"two", (AppendToken(client.address, b"one"),), sent.append)
 
@@ -383,14 +418,12 @@ async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
 async def test_appends_of_one_stream_show_who_asks_each(tmp_path: Path) -> None:
     """Plan: a broker with keys; a client of these, and one of others. A token is of one append, not of the stream."""
     config = BrokerConfig(data_dir=tmp_path, auth_keys=KEYS)
-    async with (
-        Broker(config) as broker,
-        JournalClient(broker.address, auth=KeyedAuth(KEYS)) as client,
-    ):
-        await _connected(client, streamed=True)
+    signer = _Signer(KEYS)
+    async with Broker(config) as broker, _client_of(broker.address, signer) as (client, channels):
+        await _connected(client, channels, streamed=True)
         assert (await client.append("test/one", b"one")).commit.end == 3
-        client._transport._auth = KeyedAuth(OTHER_KEYS)
+        signer.auth = KeyedAuth(OTHER_KEYS)
         with pytest.raises(UnauthenticatedError):
             await client.append("test/one", b"two")
-        client._transport._auth = KeyedAuth(KEYS)
+        signer.auth = KeyedAuth(KEYS)
         assert (await client.append("test/one", b"three")).commit.begin == 3

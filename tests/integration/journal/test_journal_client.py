@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS, eventually
+from tests.support.tcp_proxy import TcpProxy
 
 
 async def create(client: JournalClient, *names: str, **labels: str) -> pb.ApplyResponse:
@@ -232,23 +234,24 @@ async def test_service_and_meta_names_reach_one_journal(journals: JournalClient)
 
 async def test_routes_lead_to_the_broker_and_are_dropped_with_it(tmp_path: Path) -> None:
     """With a route cache the client asks the journal's own broker, and finds the way back when it has gone."""
-    async with (
-        EmbeddedBroker(tmp_path / "broker") as broker,
-        JournalClient(
-            broker.address, policy=TransportPolicy(route_cache_size=10, zone="local")
-        ) as client,
-    ):
+    policy = TransportPolicy(route_cache_size=10, zone="local")
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(tmp_path / "broker"))
+        proxy = await stack.enter_async_context(TcpProxy(broker.address.removeprefix("http://")))
+        client = await stack.enter_async_context(
+            JournalClient(f"http://{proxy.endpoint}", policy=policy)
+        )
         await create(client, "test/one")
         await client.append("test/one", b"abc")
-        routes = client._transport.routes
-
-        known = routes.route_of("test/one")
-        assert known is not None
-        assert known.endpoints[known.primary] == broker.address
-        dead = pb.Route(members=known.members, primary=0, endpoints=["http://127.0.0.1:1"])
-        routes.update("test/one", dead)
+        await proxy.cut()  # From here on only the route leads there.
         assert await read_now(client, "test/one") == b"abc"
-        routes.update("test/one", dead)
+        await proxy.heal()
+        for request in ("read", "append"):
+            await broker.stop()
+            broker = await stack.enter_async_context(EmbeddedBroker(tmp_path / "broker"))
+            proxy.lead_to(broker.address.removeprefix("http://"))
+            if request == "read":
+                assert await read_now(client, "test/one") == b"abc"
         response = await client.append("test/one", b"def")
 
     assert response.commit.begin == 3

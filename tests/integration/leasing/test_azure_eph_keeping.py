@@ -12,6 +12,7 @@ from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 from broadsheet.leases.facades.kcl import LeaseManager
 from broadsheet.leases.record import LeaseRecord, Versioned
 from broadsheet.leases.stores.azure.eph import EphRecordStore
+from tests.support.azure_faults import faulty_container
 from tests.support.azure_stores import azure_containers
 from tests.support.stepping_clock import SteppingClock
 
@@ -148,13 +149,13 @@ async def test_assigned_lease_is_adopted(
 
 
 async def test_lease_of_an_earlier_life_is_not_adopted(
-    store: EphRecordStore, containers: list[ContainerClient], rounds: _Rounds
+    store: EphRecordStore, containers: list[ContainerClient], azurite: str, rounds: _Rounds
 ) -> None:
     """A worker that starts again under its name does not know what it had: its old leases must end."""
-    earlier = EphRecordStore(containers[1])
-    async with earlier:
+    client, faults = faulty_container(azurite, containers[1].container_name)
+    async with client, EphRecordStore(client) as earlier:
         await _held(LeaseManager(earlier))
-        earlier._keeper.drop_all()  # It dies, and gives nothing back.
+        faults.answer_busy_to = lambda _: True  # It dies, and gives nothing back.
 
     await store.join("w1")
     await rounds.run_one()

@@ -17,7 +17,8 @@ from broadsheet.leases.facades.kcl import LeaseManager
 from broadsheet.leases.position import Position
 from broadsheet.leases.record import LeaseRecord, Versioned
 from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
-from tests.support.azure_faults import FaultPolicy, faulty_container
+from broadsheet.runtime.task_group import TaskGroup
+from tests.support.azure_faults import FaultPolicy, faulty_container, writes
 from tests.support.azure_stores import SCOPE, AzureSubject, event_hubs_subject, native_subject
 
 pytestmark = pytest.mark.azurite
@@ -169,22 +170,33 @@ async def test_checkpoint_of_a_processor_counts(
     assert listed == await manager.get_lease("0")
 
 
-async def test_zombies_repeated_checkpoint_stands_back(
-    subject: AzureSubject, manager: LeaseManager, processor: _Processor
-) -> None:
+async def test_zombies_repeated_checkpoint_stands_back(azurite: str) -> None:
     """A process may pause between its record and the checkpoint blob: what it writes there late moves nothing back."""
-    old = await _committed(manager, await _held(manager), PLACE)
-    rival = LeaseManager(subject.rival)
-    taken = await rival.take(old, "w2")
-    assert taken is not None
-    new = await _committed(rival, taken, Position("30", offset="30"))
-    assert isinstance(subject.store, EventHubsRecordStore)
+    client, faults = faulty_container(azurite, "leases-repeated-late")
+    rivals, _ = faulty_container(azurite, "leases-repeated-late")
+    async with client, rivals, TaskGroup() as group:
+        manager = LeaseManager(EventHubsRecordStore(client, scope=SCOPE))
+        await manager.create_store_if_not_exists()
+        processor = _Processor(rivals)
+        await processor.checkpoint(1, "1")
+        old = await _committed(manager, await _held(manager), PLACE)
+        faults.hold = lambda request: writes(request) and "/checkpoint/" in request.url
+        late = group.start_soon(
+            _committed(manager, old, Position("18", offset="18")), name="zombie"
+        )
+        await faults.holds.wait()
 
-    late = replace(old.record, checkpoint=Position("18", offset="18"))
-    await subject.store._repeat_checkpoint(late, "stale")
+        rival = LeaseManager(EventHubsRecordStore(rivals, scope=SCOPE))
+        seen = await rival.get_lease("0")
+        assert seen is not None
+        taken = await rival.take(seen, "w2")
+        assert taken is not None
+        new = await _committed(rival, taken, Position("30", offset="30"))
+        faults.release()
+        await late
 
-    assert (await processor.metadata("checkpoint"))["sequencenumber"] == "30"
-    assert await rival.get_lease("0") == new
+        assert (await processor.metadata("checkpoint"))["sequencenumber"] == "30"
+        assert await rival.get_lease("0") == new
 
 
 async def test_commit_holds_though_it_could_not_be_repeated(azurite: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from botocore.httpsession import URLLib3Session
 
 from broadsheet.leases import rules
 from broadsheet.leases.errors import DependencyError, InvalidStateError, ThrottlingError
@@ -152,7 +153,7 @@ async def test_write_that_a_client_repeats_in_secret_is_ours(
     def send_twice(request: Any, **_: object) -> None:
         if not sent:
             sent.append(request)
-            retrying._endpoint.http_session.send(request)  # type: ignore[attr-defined]
+            URLLib3Session().send(request)
 
     retrying.meta.events.register("before-send.dynamodb.UpdateItem", send_twice)
     committed = await manager.update(held, lambda r: rules.commit(r, Position("5")))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from broadsheet.consumer.stores.sql_dialect import dialect_of
 from broadsheet.leases import rules
 from broadsheet.leases.errors import ThrottlingError
 from broadsheet.leases.facades.kcl import LeaseManager
@@ -106,6 +107,11 @@ async def test_outputs_of_a_lost_lease_are_refused(subject: SqlSubject, outputs:
     assert _lines(subject, outputs) == []
 
 
+def _writing(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
+    """Begin a transaction as the store begins its own: the write lock at once, or the row's at the update."""
+    return dialect_of(engine, lock_wait_seconds=5, takeover_seconds=5).begin_write()
+
+
 async def test_take_waits_for_a_transaction_and_then_loses(
     subject: SqlSubject, outputs: sa.Table
 ) -> None:
@@ -115,8 +121,7 @@ async def test_take_waits_for_a_transaction_and_then_loses(
     loop = asyncio.get_running_loop()
 
     def process() -> None:
-        # As the store begins its own: the write lock at once, or the row's at the update.
-        with subject.store._dialect.begin_write() as connection:
+        with _writing(subject.engine) as connection:
             subject.store.records.swap(
                 connection, held, lambda record: rules.commit(record, Position("7"))
             )
@@ -144,7 +149,7 @@ async def test_held_lock_is_throttling(subject: SqlSubject) -> None:
         subject.engine, table_name=subject.store.records.table.name, lock_wait_seconds=0.1
     )
 
-    with subject.rival._dialect.begin_write() as connection:
+    with _writing(subject.engine) as connection:
         subject.rival.records.swap(connection, held, rules.renew)
         with pytest.raises(ThrottlingError) as raised:
             await LeaseManager(hasty).renew(held)

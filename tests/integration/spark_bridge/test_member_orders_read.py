@@ -11,7 +11,7 @@ from broadsheet.embedded.etcd import EmbeddedEtcd
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.member.identity import Incarnation
 from broadsheet.spark_bridge.member.orders import Order, all_members_key
-from broadsheet.spark_bridge.member.serving import _Orders
+from broadsheet.spark_bridge.member.serving import Orders
 from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd
@@ -32,7 +32,7 @@ async def test_orders_that_etcd_does_not_tell_for_longer_than_a_call_are_still_o
             TaskGroup() as group,
         ):
             await etcd.kill()
-            waiting = group.start_soon(_Orders(client, PREFIX, incarnation).wait(), name="orders")
+            waiting = group.start_soon(Orders(client, PREFIX, incarnation).wait(), name="orders")
             done, _ = await asyncio.wait((waiting,), timeout=0.3)
             assert not done
 

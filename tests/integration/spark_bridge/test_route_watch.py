@@ -48,7 +48,7 @@ def watch_threads() -> list[threading.Thread]:
 
 def table_of(resolver: TaskResolver) -> RouteTable:
     """Return what this process knows of the resolver's routes."""
-    return this_worker().routes(resolver._plan.cluster)
+    return this_worker().routes(resolver.plan.cluster)
 
 
 def believed(resolver: TaskResolver, shard_id: str = SHARD) -> ShardRoute | None:
@@ -79,7 +79,7 @@ async def test_move_is_known_without_a_call(cluster: AskedCluster) -> None:
 
             def moved() -> bool:
                 # As a call that goes on does: without a use, the watch ends on a slow machine.
-                keep_watch(resolver._plan, this_worker())
+                keep_watch(resolver.plan, this_worker())
                 found = [believed(resolver, each) for each in (SHARD, OTHER)]
                 return all(each and each.endpoint == second.address for each in found)
 
@@ -99,7 +99,7 @@ async def test_new_shard_is_removed_and_recreated_under_a_watch(cluster: AskedCl
         await client.apply([ApplyRequest.Change(delete=OTHER, expect_mod_revision=-1)])
 
         def is_gone() -> bool:
-            keep_watch(resolver._plan, this_worker())
+            keep_watch(resolver.plan, this_worker())
             return believed(resolver, OTHER) is None
 
         await eventually(is_gone, timeout_seconds=SECONDS)
@@ -138,7 +138,7 @@ async def test_unused_watch_ends_and_the_next_call_resumes_it(cluster: AskedClus
         await wait_for_primaries(client, SHARD)
         resolver = await resolver_of(member)
         worker = this_worker()
-        worker.watch = first = RouteWatch(resolver._plan, worker, idle_seconds=0.01)
+        worker.watch = first = RouteWatch(resolver.plan, worker, idle_seconds=0.01)
 
         await eventually(lambda: not first.is_running, timeout_seconds=SECONDS)
         assert watch_threads() == []
@@ -176,9 +176,9 @@ async def test_members_without_watch_are_asked_for_lists(cluster: AskedCluster) 
     async with _without_watch(SHARD, cluster=cluster) as (address, elder):
         resolver = await asyncio.to_thread(TaskResolver, [address])
         # Without the driver's routes, the worker knows no member but this one.
-        resolver._plan = replace(resolver._plan, routes=())
+        resolver = TaskResolver.from_plan(replace(resolver.plan, routes=()))
         worker = this_worker()
-        keep_watch(resolver._plan, worker)
+        keep_watch(resolver.plan, worker)
         watch = worker.watch
         assert isinstance(watch, RouteWatch)
         await eventually(lambda: not watch.is_running, timeout_seconds=SECONDS)

@@ -160,8 +160,8 @@ async def test_member_of_another_cluster_at_a_known_address_is_not_believed(
 def _shipped(resolver: TaskResolver, **changes: Any) -> TaskResolver:
     """Return a resolver as a task of a query gets it that was started an hour ago."""
     shipped: TaskResolver = pickle.loads(pickle.dumps(resolver))  # noqa: S301 - our own
-    shipped._plan = replace(shipped._plan, made_at=time.time() - 3600, **changes)
-    return shipped
+    plan = replace(shipped.plan, made_at=time.time() - 3600, **changes)
+    return TaskResolver.from_plan(plan, shipped.token)
 
 
 @contextmanager
@@ -392,14 +392,13 @@ async def test_calls_go_over_tls_and_never_fall_back(cluster: AskedCluster, tmp_
         assert await ask(shipped, SHARD) == 0
         with pytest.raises(NoMemberError, match="--tls-ca"):
             await resolver_of(member)
-        plan = shipped._plan
+        plan = shipped.plan
         (route,) = plan.routes
         clear = replace(route, endpoint=route.endpoint.replace("https://", "http://"), replicas=())
         close_connections()
-        shipped._plan = replace(
-            plan, cluster="another", routes=(clear,), seeds=("https://127.0.0.1:1",)
+        misled = TaskResolver.from_plan(
+            replace(plan, cluster="another", routes=(clear,), seeds=("https://127.0.0.1:1",))
         )
-        misled = pickle.loads(pickle.dumps(shipped))  # noqa: S301 - our own
         with pytest.raises(ShardNotServedError, match="does not speak TLS"):
             await ask(misled, SHARD, timeout=2.0)
 

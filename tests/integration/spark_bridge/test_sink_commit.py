@@ -41,7 +41,7 @@ from broadsheet.spark_bridge.journal_sink.commit_record import (
     publication_of,
 )
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
-from broadsheet.spark_bridge.journal_sink.row_mapping import KeyMapping
+from broadsheet.spark_bridge.journal_sink.row_mapping import ColumnMapping
 from broadsheet.spark_bridge.journal_source.options import Access
 from broadsheet.spark_bridge.keys import publication_key, queries_prefix
 from broadsheet.wire.journal_pb2 import ApplyRequest
@@ -95,7 +95,7 @@ async def write(
     plan = WritePlan(
         access=target.access,
         journals=JOURNALS,
-        mapping=KeyMapping("id"),
+        mapping=ColumnMapping("id"),
         encoder=JsonLines(from_arrow_schema(rows.schema)),
         takes_content=True,
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -65,13 +66,12 @@ def _sent(thing: T) -> T:
 @contextmanager
 def _micro_batch(query: str, batch: int) -> Iterator[None]:
     """Let this process be a task of a micro-batch."""
-    context = TaskContext._getOrCreate()
     properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
-    context._localProperties = properties
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark makes contexts itself, in its own workers.
+        context = SimpleNamespace(getLocalProperty=properties.get)
+        patch.setattr(TaskContext, "get", lambda: context)
         yield
-    finally:
-        TaskContext._setTaskContext(None)
 
 
 async def _committed(options: Mapping[str, str]) -> Counter[int]:

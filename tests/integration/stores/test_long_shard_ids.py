@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from broadsheet.consumer.recoverylog.local_state import directory_name
 from broadsheet.consumer.shard.environment import ShardEnvironment
-from broadsheet.consumer.shard.recovery import _new_directory
+from broadsheet.consumer.shard.recovery import new_directory
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.testing.stores.subject import offset_of, reading, wait
@@ -103,5 +103,5 @@ def test_directory_of_a_recorded_life_fits_into_a_name(tmp_path: Path) -> None:
         random_bytes = random.Random(0).randbytes
 
     for shard_id in ids(512):
-        directory = _new_directory(cast("ShardEnvironment", Environment), shard_id)
+        directory = new_directory(cast("ShardEnvironment", Environment), shard_id)
         directory.mkdir()

@@ -91,7 +91,7 @@ class JournalFiles(RuleBasedStateMachine):
     @rule(torn=st.binary(max_size=30))
     def crash_and_recover(self, torn: bytes) -> None:
         """Die with half a record at the end of the log, and start again."""
-        log_path, end = self.opened.store._log.path, self.opened.store.log_bytes
+        log_path, end = self.opened.store.log_path, self.opened.store.log_bytes
         crash(self.opened)
         with log_path.open("r+b") as log:
             log.seek(end)

@@ -13,7 +13,7 @@ from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.placement.plan import PlanRefused
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.transition.capacity import WaitReason
-from broadsheet.allocator.whatif.dry_run import DryRunAbandonedError, Kind
+from broadsheet.allocator.whatif.dry_run import DryRunAbandonedError, ReplicaChangeKind
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from tests.support.leader_snapshots import leader_snapshot_of
@@ -67,19 +67,21 @@ def test_drain_says_every_move_and_the_cluster_then_does_exactly_that() -> None:
     assert {(a.item_id, a.member_id) for g in final.assignments.values() for a in g} == after
     assert cluster.state().loads.total[A1] == 0
     moved = Counter(each.kind for each in proposal.dry_run.changes)
-    assert moved[Kind.ADD] == moved[Kind.REMOVE] == 6
+    assert moved[ReplicaChangeKind.ADD] == moved[ReplicaChangeKind.REMOVE] == 6
 
 
 def test_drain_adds_before_it_removes() -> None:
     """For each shard the new replica comes rounds before the old one goes."""
     proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})))
 
-    rounds: dict[tuple[str, Kind], int] = {
+    rounds: dict[tuple[str, ReplicaChangeKind], int] = {
         (each.item_id, each.kind): each.round for each in proposal.dry_run.changes
     }
     items = {item_id for item_id, _ in rounds}
     assert items
-    assert all(rounds[i, Kind.ADD] < rounds[i, Kind.REMOVE] for i in items)
+    assert all(
+        rounds[i, ReplicaChangeKind.ADD] < rounds[i, ReplicaChangeKind.REMOVE] for i in items
+    )
 
 
 def test_hypothetical_member_takes_its_share_but_cannot_be_applied() -> None:
@@ -104,8 +106,8 @@ def test_new_and_deleted_shards_are_planned() -> None:
     proposal = _proposed(cluster, Hypothesis(changed=(new,), deleted=frozenset({ItemId("i00")})))
 
     happened = Counter((each.item_id, each.kind) for each in proposal.dry_run.changes)
-    assert happened[ItemId("new"), Kind.ADD] == 2
-    assert happened[ItemId("i00"), Kind.REMOVE] == 2
+    assert happened[ItemId("new"), ReplicaChangeKind.ADD] == 2
+    assert happened[ItemId("i00"), ReplicaChangeKind.REMOVE] == 2
 
 
 def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
@@ -114,7 +116,7 @@ def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
 
     proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})), policy)
 
-    added = Counter(e.round for e in proposal.dry_run.changes if e.kind is Kind.ADD)
+    added = Counter(e.round for e in proposal.dry_run.changes if e.kind is ReplicaChangeKind.ADD)
     assert set(added.values()) == {1}
     assert len(added) == 6
     assert len(proposal.dry_run.waits) >= 5
@@ -154,7 +156,7 @@ def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
         sys.setprofile(None)
     assert not isinstance(proposal, PlanRefused)
     happened = Counter(each.kind for each in proposal.dry_run.changes)
-    assert happened[Kind.ADD] == 6
+    assert happened[ReplicaChangeKind.ADD] == 6
     return calls
 
 
@@ -172,7 +174,7 @@ def test_hand_overs_are_simulated_once_all_else_is_done() -> None:
     proposal = _proposed(cluster, Hypothesis(drained=frozenset({A2})), policy)
 
     happened = proposal.dry_run.changes
-    handed_over = [each for each in happened if each.kind is Kind.HAND_OVER]
+    handed_over = [each for each in happened if each.kind is ReplicaChangeKind.HAND_OVER]
     assert len(handed_over) == 4
     assert {(each.from_member, each.member_id) for each in handed_over} == {(A1, B1)}
     assert len({each.round for each in handed_over}) == 4, "one at a time is the default"

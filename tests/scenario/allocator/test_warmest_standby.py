@@ -9,7 +9,7 @@ import pytest
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import LoadPolicy
 from broadsheet.allocator.state.load import Lag, MeasuredLoads, MemberReport
-from broadsheet.allocator.whatif.dry_run import Kind
+from broadsheet.allocator.whatif.dry_run import ReplicaChangeKind
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
@@ -78,7 +78,7 @@ def test_proposal_tells_a_cold_promotion(cold: bool) -> None:
 
     assert isinstance(proposal, PlanPreview)
     (promotion,) = proposal.dry_run.changes
-    assert (promotion.kind, promotion.member_id) == (Kind.PROMOTE, B)
+    assert (promotion.kind, promotion.member_id) == (ReplicaChangeKind.PROMOTE, B)
     assert promotion.cold is cold
 
 

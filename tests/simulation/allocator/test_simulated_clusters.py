@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.testing.allocator import Fault, Scenario, simulate
+from broadsheet.testing.allocator import ClusterFault, ClusterScenario, simulate
 from broadsheet.testing.allocator.kernel.command import run_seed
 from broadsheet.testing.allocator.run import clusters
 
-CALM = Scenario(
-    faults={Fault.JOIN: 1.0, Fault.ITEM_ADDED: 1.0}, steps=(6, 6), limit=(6, 8), members=(3, 3)
+CALM = ClusterScenario(
+    faults={ClusterFault.JOIN: 1.0, ClusterFault.ITEM_ADDED: 1.0},
+    steps=(6, 6),
+    limit=(6, 8),
+    members=(3, 3),
 )
 
 
@@ -46,8 +49,8 @@ def test_cluster_without_faults_serves_every_item(seed: int) -> None:
 
 def test_cluster_that_lost_everyone_is_served_by_who_comes_then() -> None:
     """All processes are killed, zone by zone: a member that comes later finds the items, and takes them."""
-    scenario = Scenario(
-        faults={Fault.ZONE_LOST: 1.0},
+    scenario = ClusterScenario(
+        faults={ClusterFault.ZONE_LOST: 1.0},
         zones=(2, 2),
         steps=(12, 12),
         items=(4, 4),

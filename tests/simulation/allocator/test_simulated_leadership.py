@@ -22,9 +22,9 @@ from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, MoveLogPolicy, TransitionPolicy
 from broadsheet.allocator.session import Session, SessionConfig
-from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.transition.converge import ConvergeStep, ReplicaCounts
 from broadsheet.runtime.task_group import TaskGroup
-from broadsheet.testing.allocator import Scenario
+from broadsheet.testing.allocator import ClusterScenario
 from broadsheet.testing.allocator.cluster import Cluster
 from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
 from broadsheet.testing.allocator.kernel.run import Findings, RunContext, Trace
@@ -41,7 +41,7 @@ AT_ONCE = TransitionPolicy(settle_seconds=0.0)
 
 
 def _new_cluster(group: TaskGroup, policy: AllocationPolicy | None = None) -> Cluster:
-    scenario = Scenario(
+    scenario = ClusterScenario(
         zones=(1, 1),
         limit=(4, 4),
         lease_ttl_seconds=20,
@@ -382,7 +382,7 @@ def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
             etcd, key_space, move_log=move_log, runtime=runtime, on_progress=lambda: None
         )
         put = Put(keys.item(ItemId("item")), SimulatedItem(1).encoded())
-        step = Step(TxnCheckpoint((), (put,), subject="item"), ReplicaCounts(added=1))
+        step = ConvergeStep(TxnCheckpoint((), (put,), subject="item"), ReplicaCounts(added=1))
         async with TaskGroup() as group:
             performing = group.start_soon(executor.perform((step,), Fence(1, ())), name="perform")
             await asyncio.sleep(60.0)

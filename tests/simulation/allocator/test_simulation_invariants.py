@@ -13,7 +13,7 @@ from broadsheet.allocator.ops import Delete, LeaseId, Operation, Put
 from broadsheet.allocator.placement.problem import Problem
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.testing.allocator import Fault, InvariantViolation, Scenario, simulate
+from broadsheet.testing.allocator import ClusterFault, ClusterScenario, InvariantViolation, simulate
 from broadsheet.testing.allocator.invariants import check_rest, invariants
 from broadsheet.testing.allocator.kernel.store import SimulatedStore
 from broadsheet.testing.allocator.member import Note, Planned
@@ -23,7 +23,7 @@ from broadsheet.testing.allocator.values import (
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.testing.allocator.world import Change, World
+from broadsheet.testing.allocator.world import ClusterChange, StoredCluster
 
 KEYS = Keys("/simulated")
 ITEM = ItemId("item")
@@ -35,7 +35,7 @@ class Judged:
 
     def __init__(self, *, replication: int = 2, limit: int = 4) -> None:
         self.store = SimulatedStore()
-        self.world = World(KEYS)
+        self.world = StoredCluster(KEYS)
         self.invariants = invariants()
         self.lead(A1, epoch=1)
         self.write("operator", Put(KEYS.item(ITEM), SimulatedItem(replication).encoded()))
@@ -67,7 +67,7 @@ class Judged:
         """Write as the leader."""
         return self.write(str(A1), *operations, note=note)
 
-    def _judge(self, change: Change) -> list[str]:
+    def _judge(self, change: ClusterChange) -> list[str]:
         found: list[InvariantViolation] = []
         for invariant in self.invariants:
             found += invariant.on_change(self.world, change)
@@ -281,17 +281,19 @@ class TestRest:
 class _NoMoreThanTenRevisions:
     """An invariant of a user's own, which does not hold."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         if change.commit.revision > 10:
             yield InvariantViolation("mine", "too many revisions", change.commit.revision)
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         return ()
 
 
 def test_users_invariant_ends_the_run_and_is_reported() -> None:
     """The seam for an application's claims: the report names the claim, and the last events."""
-    scenario = Scenario(invariants=lambda: [_NoMoreThanTenRevisions()])
+    scenario = ClusterScenario(invariants=lambda: [_NoMoreThanTenRevisions()])
 
     report = simulate(2, scenario)
 
@@ -329,10 +331,10 @@ def test_rule_that_is_broken_on_purpose_is_reported_with_the_stories_of_the_mach
 
 def test_cluster_that_never_rests_is_caught() -> None:
     """I5: a replica that reports after the bound changes the cluster after the bound."""
-    scenario = Scenario(
+    scenario = ClusterScenario(
         catch_up_seconds=(20.0, 20.0),
         settle_seconds_max=10.0,
-        faults={Fault.ITEM_ADDED: 1.0},
+        faults={ClusterFault.ITEM_ADDED: 1.0},
         steps=(1, 1),
         replication=(2, 2),
         limit=(8, 8),

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import inspect
 from collections.abc import Iterable
 
 from click.testing import CliRunner
 
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.testing.allocator import InvariantViolation, Scenario
+from broadsheet.testing.allocator import ClusterScenario, InvariantViolation, run
 from broadsheet.testing.allocator.__main__ import main
 from broadsheet.testing.allocator.kernel.command import run_seed, run_seeds
 from broadsheet.testing.allocator.run import clusters
-from broadsheet.testing.allocator.world import Change, World
+from broadsheet.testing.allocator.world import ClusterChange, StoredCluster
 
 
 class Never:
     """An invariant that never holds."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         """Object."""
         yield InvariantViolation("never", "as expected", change.commit.revision)
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         """Keep quiet."""
         return ()
 
@@ -57,7 +59,7 @@ def test_runner_traces_one_seed_only() -> None:
 
 def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
     """What a failing seed leaves behind is all that is needed to look at it."""
-    outcome = run_seed(6, clusters(Scenario(invariants=never)))
+    outcome = run_seed(6, clusters(ClusterScenario(invariants=never)))
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: never at revision 2: as expected")
@@ -65,16 +67,18 @@ def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
 
 
 class _Raises:
-    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
+    def on_change(
+        self, world: StoredCluster, change: ClusterChange
+    ) -> Iterable[InvariantViolation]:
         raise RuntimeError("broken claim")
 
-    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
+    def at_rest(self, world: StoredCluster) -> Iterable[InvariantViolation]:
         return ()
 
 
 def test_outcome_of_a_run_that_breaks_is_a_failure_too() -> None:
     """An exception where none should be does not end the other seeds."""
-    first, second = run_seeds([1, 2], clusters(Scenario(invariants=lambda: [_Raises()])))
+    first, second = run_seeds([1, 2], clusters(ClusterScenario(invariants=lambda: [_Raises()])))
 
     assert not first.ok
     assert not second.ok
@@ -101,7 +105,7 @@ class _FailsInACallback:
 
 def test_error_that_goes_unhandled_fails_the_run() -> None:
     """An event loop only logs such an error: without this rule, a defect in a callback would pass for a good run."""
-    outcome = run_seed(1, clusters(Scenario(workload=_FailsInACallback.of)))
+    outcome = run_seed(1, clusters(ClusterScenario(workload=_FailsInACallback.of)))
 
     assert outcome.text.startswith("seed 1: I0: Exception in callback ")
     assert "RuntimeError('nobody listens')" in outcome.text.splitlines()[0]
@@ -117,7 +121,7 @@ class _FailingSolver:
 def test_seeds_run_over_several_processes() -> None:
     """Each seed once, whichever process runs it; the scenario goes along."""
     seeds = range(12)
-    scenario = Scenario(invariants=never)
+    scenario = ClusterScenario(invariants=never)
 
     outcomes = list(run_seeds(seeds, clusters(scenario), jobs=2))
 
@@ -127,7 +131,7 @@ def test_seeds_run_over_several_processes() -> None:
 
 def test_solver_that_answers_nothing_is_caught_at_rest() -> None:
     """Plans that are refused leave the items unserved, and that shows: the simulator judges users' solvers too."""
-    scenario = Scenario(
+    scenario = ClusterScenario(
         solver=_FailingSolver, steps=(0, 0), replication=(1, 1), limit=(8, 8), items=(2, 2)
     )
 
@@ -140,7 +144,8 @@ class _FailsTheJudge:
     """A solver that answers members, and raises where the simulator judges with it."""
 
     def __init__(self) -> None:
-        self._is_judges = sys._getframe(1).f_code.co_name == "_judge_rest"
+        # The simulator's own module makes the judge's, the members' rounds make the others.
+        self._is_judges = inspect.stack()[1].frame.f_globals["__name__"] == run.__name__
 
     def solve(self, problem: Problem) -> Desired:
         """Solve, or raise."""
@@ -152,7 +157,9 @@ class _FailsTheJudge:
 def test_error_of_the_judge_is_told_as_such() -> None:
     """A solver that fails only when the simulator judges with it: members that stand still do not hide the error."""
     # Where there is no room for all, the simulator does not judge with the solver.
-    outcomes = [run_seed(seed, clusters(Scenario(solver=_FailsTheJudge))) for seed in range(8)]
+    outcomes = [
+        run_seed(seed, clusters(ClusterScenario(solver=_FailsTheJudge))) for seed in range(8)
+    ]
     failed = [outcome.text for outcome in outcomes if not outcome.ok]
 
     assert len(failed) > 2
@@ -178,7 +185,7 @@ def test_decision_that_is_refused_fails_a_run_that_recovers_from_it() -> None:
     """The next attempt succeeds and the cluster comes to rest as it should: the defect shows all the same."""
     Moody.asked = 0
 
-    outcome = run_seed(6, clusters(Scenario(solver=Moody)))
+    outcome = run_seed(6, clusters(ClusterScenario(solver=Moody)))
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: I0: ")

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 
-from broadsheet.testing.allocator import Scenario, simulate
+from broadsheet.testing.allocator import ClusterScenario, simulate
 
 SEEDS = (3, 4, 5, 6)
 _PRINT_HASHES = f"""
@@ -50,7 +50,7 @@ def test_simulation_leaves_the_process_as_it_was() -> None:
     expected = random.random()
     random.seed(5)
 
-    simulate(1, Scenario(steps=(1, 1)))
+    simulate(1, ClusterScenario(steps=(1, 1)))
 
     assert random.random() == expected
 

@@ -12,7 +12,7 @@ from broadsheet.testing.allocator.kernel.command import run_seed
 from broadsheet.testing.shards.__main__ import main
 from broadsheet.testing.shards.history_checker import HistoryChecker
 from broadsheet.testing.shards.run import shards, simulate
-from broadsheet.testing.shards.scenario import Scenario
+from broadsheet.testing.shards.scenario import ShardScenario
 
 SEEDS = (3, 5, 11)
 _PRINT_HASHES = f"""
@@ -52,7 +52,7 @@ def test_command_runs_the_seeds_and_counts_them() -> None:
 
 def test_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
     """A shard that has no time to come to rest has not reflected every input."""
-    impatient = Scenario(steps=(3, 3), settle_seconds_max=-1.0)
+    impatient = ShardScenario(steps=(3, 3), settle_seconds_max=-1.0)
     outcome = run_seed(6, shards(impatient, arguments=("--steps", "3")))
 
     assert not outcome.ok

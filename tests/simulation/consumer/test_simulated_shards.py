@@ -11,13 +11,13 @@ import pytest
 
 from broadsheet.testing.allocator.kernel.command import run_seed
 from broadsheet.testing.shards.run import shards, simulate
-from broadsheet.testing.shards.scenario import Fault, Scenario
+from broadsheet.testing.shards.scenario import ShardFault, ShardScenario
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)
 
-ONE_CRASH = Scenario(
-    faults={Fault.CRASH: 1.0},
+ONE_CRASH = ShardScenario(
+    faults={ShardFault.CRASH: 1.0},
     steps=(1, 1),
     pause_seconds=(0.6, 0.6),
     write_seconds=(0.02, 0.05),
@@ -38,14 +38,14 @@ def test_shard_is_exactly_once_under_faults(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_shard_without_faults_reflects_every_input(seed: int, recorded: float) -> None:
     """Nothing happens but input: one restore, or a second for the last primary, and every input is reflected."""
-    report = simulate(seed, Scenario(recorded=recorded, faults={Fault.SPEC_CHANGED: 1.0}))
+    report = simulate(seed, ShardScenario(recorded=recorded, faults={ShardFault.SPEC_CHANGED: 1.0}))
 
     assert report.ok, str(report)
     assert report.inputs > 10
     assert report.restores == 2
 
 
-def crash_after(steps: int, *, recorded: bool) -> Scenario:
+def crash_after(steps: int, *, recorded: bool) -> ShardScenario:
     """Return runs in which the primary dies after so many steps of its tasks."""
     return replace(ONE_CRASH, process_steps=(steps, steps), recorded=float(recorded))
 

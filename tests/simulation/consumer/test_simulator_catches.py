@@ -23,11 +23,9 @@ from broadsheet.consumer.shard import (
     callbacks,
     primary,
     replica_status,
-    transaction_events as tx,
     transaction_machine,
 )
 from broadsheet.consumer.shard.rollback.keeper import Rollbacks
-from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.journals.append_fence import WriterEpochRegister
 from broadsheet.journals.append_service import AppendService
@@ -35,9 +33,10 @@ from broadsheet.journals.message.checkpoint import EncodedCheckpoint, build_chec
 from broadsheet.journals.message.sequencer import Sequencer
 from broadsheet.runtime.op_future import completed
 from broadsheet.testing.shards import broker
+from broadsheet.testing.shards.history_checker import OUTPUTS
 from broadsheet.testing.shards.run import simulate
-from broadsheet.testing.shards.scenario import Fault, Report, Scenario
-from broadsheet.testing.shards.stores import Row, State, Table
+from broadsheet.testing.shards.scenario import ShardFault, ShardReport, ShardScenario
+from broadsheet.testing.shards.stores import FencedTable, Row, State
 from broadsheet.wire.journal_pb2 import LabelSelector, Status
 from broadsheet.wire.shard_pb2 import Checkpoint
 
@@ -46,7 +45,7 @@ pytestmark = pytest.mark.timeout(900)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
-EITHER = Scenario(settle_seconds_max=60.0)
+EITHER = ShardScenario(settle_seconds_max=60.0)
 RECORDED = replace(EITHER, recorded=1.0)
 IN_A_TABLE = replace(EITHER, recorded=0.0)
 
@@ -63,21 +62,21 @@ def _fence_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fence_never_raised(patch: pytest.MonkeyPatch) -> None:
-    def restore(table: Table, fqn: str) -> Row:
-        row = table._rows.setdefault(fqn, Row())
+    def restore(table: FencedTable, fqn: str) -> Row:
+        row = table.rows.setdefault(fqn, Row())
         return Row(row.fence, dict(row.state), row.checkpoint, dict(row.segments))
 
-    patch.setattr(Table, "restore", restore)
+    patch.setattr(FencedTable, "restore", restore)
 
 
 def _fence_not_compared(patch: pytest.MonkeyPatch) -> None:
     def commit(
-        table: Table, fqn: str, fence: int, state: State, checkpoint: EncodedCheckpoint
+        table: FencedTable, fqn: str, fence: int, state: State, checkpoint: EncodedCheckpoint
     ) -> None:
-        real(table, fqn, table._rows[fqn].fence, state, checkpoint)
+        real(table, fqn, table.rows[fqn].fence, state, checkpoint)
 
-    real = Table.commit
-    patch.setattr(Table, "commit", commit)
+    real = FencedTable.commit
+    patch.setattr(FencedTable, "commit", commit)
 
 
 def _sequencer_forgets(patch: pytest.MonkeyPatch) -> None:
@@ -96,12 +95,13 @@ def _no_intents(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledges_at_once(patch: pytest.MonkeyPatch) -> None:
-    def early(loop: TransactionLoop, intents: Mapping[str, bytes], *, recovered: bool) -> None:
-        loop._commit = completed()
-        real(loop, intents, recovered=recovered)
+    def early(service: AppendService, journal: str, *content: Any, **options: Any) -> Any:
+        if journal in OUTPUTS:
+            options.pop("after", None)
+        return real(service, journal, *content, **options)
 
-    real = TransactionLoop._append_acks
-    patch.setattr(TransactionLoop, "_append_acks", early)
+    real = AppendService.append
+    patch.setattr(AppendService, "append", early)
 
 
 def _commits_before_it_published(patch: pytest.MonkeyPatch) -> None:
@@ -140,12 +140,14 @@ def _undoes_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _carried_are_lost(patch: pytest.MonkeyPatch) -> None:
-    def forgotten(machine: TransactionMachine, now: float) -> tuple[tx.Instruction, ...]:
-        machine._recovered.ack_intents.clear()
-        return real(machine, now)
+    def forgotten(
+        machine: TransactionMachine, sequencer: Sequencer, recovered: Checkpoint, **options: Any
+    ) -> None:
+        recovered.ack_intents.clear()
+        real(machine, sequencer, recovered, **options)
 
-    real = TransactionMachine.start
-    patch.setattr(TransactionMachine, "start", forgotten)
+    real = TransactionMachine.__init__
+    patch.setattr(TransactionMachine, "__init__", forgotten)
 
 
 def _hints_before_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -168,16 +170,16 @@ class Broken:
     by: Break
     invariants: str
     """Any of these is broken by it."""
-    scenario: Scenario = EITHER
+    scenario: ShardScenario = EITHER
     seeds: int = 40
     """Within so many it is caught."""
 
 
-def _only(scenario: Scenario, **weights: float) -> Scenario:
+def _only(scenario: ShardScenario, **weights: float) -> ShardScenario:
     """Return a scenario of these faults, in which transactions are short and inputs many."""
     return replace(
         scenario,
-        faults={Fault[name.upper()]: weight for name, weight in weights.items()},
+        faults={ShardFault[name.upper()]: weight for name, weight in weights.items()},
         write_seconds=(0.02, 0.2),
         max_txn_milliseconds=(50, 300),
     )
@@ -222,7 +224,11 @@ BROKEN = [
         invariants="S0",
         scenario=replace(
             RECORDED,
-            faults={Fault.CRASH: 3.0, Fault.BROKER_LOSSY: 3.0, Fault.BROKER_CUT: 2.0},
+            faults={
+                ShardFault.CRASH: 3.0,
+                ShardFault.BROKER_LOSSY: 3.0,
+                ShardFault.BROKER_CUT: 2.0,
+            },
             write_seconds=(0.02, 0.2),
         ),
     ),
@@ -230,7 +236,7 @@ BROKEN = [
 ]
 
 
-def _first_failure(scenario: Scenario, seeds: Sequence[int]) -> Report | None:
+def _first_failure(scenario: ShardScenario, seeds: Sequence[int]) -> ShardReport | None:
     reports = (simulate(seed, scenario) for seed in seeds)
     return next((report for report in reports if not report.ok), None)
 

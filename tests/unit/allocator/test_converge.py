@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, Put
 from broadsheet.allocator.placement.problem import Desired
-from broadsheet.allocator.transition.converge import ReplicaCounts, Step, converge
+from broadsheet.allocator.transition.converge import ConvergeStep, ReplicaCounts, converge
 from broadsheet.allocator.transition.schedule import Targets
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
@@ -28,7 +28,7 @@ def cluster_of(replication: int, *assigned: str, limit: int = 4) -> MemoryCluste
     return cluster
 
 
-def steps(cluster: MemoryCluster, *desired: MemberId) -> tuple[Step, ...]:
+def steps(cluster: MemoryCluster, *desired: MemberId) -> tuple[ConvergeStep, ...]:
     """Converge item i once."""
     return converge(
         cluster.state(),
@@ -244,7 +244,7 @@ def test_converge_adds_nothing_to_a_member_that_dead_replicas_fill() -> None:
     cluster = cluster_of(1, limit=1)
     cluster.put_assignment("gone", "a", "a1", 0)
 
-    def converged() -> tuple[Step, ...]:
+    def converged() -> tuple[ConvergeStep, ...]:
         return converge(
             cluster.state(),
             Targets(desired={I: (A1,)}),

@@ -17,7 +17,7 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.allocator.etcd.config import EtcdConfig, parse_endpoint
 from broadsheet.allocator.etcd.status import error_for
-from broadsheet.allocator.etcd.txn_batch import _waves, holds
+from broadsheet.allocator.etcd.txn_batch import holds, waves_of
 from broadsheet.allocator.ops import (
     Compare,
     CompareTarget,
@@ -145,7 +145,7 @@ def test_waves_put_dependent_checkpoints_after_one_another() -> None:
         _checkpoint("read a", Get(b"a"), _put(b"e")),
     ]
 
-    waves = [[each.subject for each in wave] for wave in _waves(checkpoints)]
+    waves = [[each.subject for each in wave] for wave in waves_of(checkpoints)]
 
     assert waves == [
         ["write a", "write b", "write c"],
@@ -162,7 +162,7 @@ def test_waves_make_a_range_a_barrier() -> None:
         _checkpoint("last", _put(b"z")),
     ]
 
-    assert [[each.subject for each in wave] for wave in _waves(checkpoints)] == [
+    assert [[each.subject for each in wave] for wave in waves_of(checkpoints)] == [
         ["first"],
         ["range"],
         ["last"],

@@ -10,15 +10,15 @@ from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
 from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.state.failed_replicas import FailedSince
-from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.transition.converge import ConvergeStep, ReplicaCounts
 from broadsheet.allocator.transition.quarantine import ItemQuarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
 
-def step(subject: str, revision: int = 1) -> Step:
+def step(subject: str, revision: int = 1) -> ConvergeStep:
     """A step about `subject` as it was at a revision."""
     key = subject.encode()
-    return Step(
+    return ConvergeStep(
         TxnCheckpoint((Compare.mod_revision(key, revision),), (Delete(key),), subject=subject),
         ReplicaCounts(removed=1),
     )

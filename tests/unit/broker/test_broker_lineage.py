@@ -69,7 +69,7 @@ def test_last_frame_that_a_disk_lost_contradicts_what_was_read_of_it(tmp_path: P
     kept = opened.store.log_bytes
     commit(opened.store, b"read and lost")
     head, remembered = opened.store.head, epoch(opened)
-    log = opened.store._log.path
+    log = opened.store.log_path
     crash(opened)
     content = log.read_bytes()
     log.write_bytes(content[:kept] + bytes(len(content) - kept))

@@ -51,9 +51,16 @@ def clock() -> SteppingClock:
 
 
 @pytest.fixture
-def space(tmp_path: Path, disk: _CountingDisk, clock: SteppingClock) -> FreeSpace:
+def spares(tmp_path: Path, disk: _CountingDisk) -> SegmentRecycler:
+    """Files on that disk that may go."""
+    return SegmentRecycler(disk, tmp_path, bytes_max=PLENTY, file_bytes_min=0)
+
+
+@pytest.fixture
+def space(
+    tmp_path: Path, disk: _CountingDisk, clock: SteppingClock, spares: SegmentRecycler
+) -> FreeSpace:
     """Of that disk."""
-    spares = SegmentRecycler(disk, tmp_path, bytes_max=PLENTY, file_bytes_min=0)
     return FreeSpace(disk, clock, tmp_path, spares, floor_bytes=FLOOR)
 
 
@@ -111,10 +118,9 @@ def test_a_file_system_that_does_not_tell_is_asked_again(
 
 
 def test_spare_files_go_before_anything_is_refused(
-    space: FreeSpace, disk: _CountingDisk, tmp_path: Path
+    space: FreeSpace, spares: SegmentRecycler, disk: _CountingDisk, tmp_path: Path
 ) -> None:
     """Plan: a spare file, and too little space. That it goes makes none on this disk: refused all the same."""
-    spares = space._spares
     old = tmp_path / "old"
     old.write_bytes(b"x" * 100)
     spares.retire([old])

@@ -24,7 +24,7 @@ def _config(tmp_path: Path) -> MkDocsConfig:
     (tmp_path / "docs").mkdir()
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nuse_directory_urls: false\n")
     config = load_config(str(tmp_path / "mkdocs.yml"), site_dir=str(tmp_path / "site"))
-    config.plugins._current_plugin = "test"  # MkDocs sets it around a plugin's call.
+    config.plugins.run_event("pre_build", config=config)  # As a build does first.
     return config
 
 

@@ -61,4 +61,7 @@ def test_producers_told_of_are_remembered_within_a_bound() -> None:
     for producer in range(TOLD_PRODUCERS_MAX + 10):
         told.to_tell([ahead_of(producer)], now_seconds=producer * WARNING_REST_SECONDS)
 
-    assert len(told._told) == 10
+    # The first ones were forgotten, so they are told of again.
+    later = (TOLD_PRODUCERS_MAX + 20) * WARNING_REST_SECONDS
+    assert told.to_tell([ahead_of(0)], now_seconds=later) == ahead_of(0)
+    assert told.to_tell([ahead_of(TOLD_PRODUCERS_MAX + 9)], now_seconds=2 * later) is None

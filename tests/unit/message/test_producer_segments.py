@@ -171,8 +171,7 @@ def test_transaction_costs_the_same_with_any_number_of_open_ones_if_those_are_fi
         log.append(17, 6, CONTINUE)
         _consume(sequencer, log, start)
         sizes.append(kept.commit(sequencer.take_checkpoint()))
-        whole = {JOURNAL: sequencer._producers[JOURNAL].source(sequencer.offsets[JOURNAL])}
-        assert plain(kept.restored().sources) == plain(whole)
+        assert plain(kept.restored().sources) == plain(sequencer.whole_sources())
 
     assert max(sizes) < 5_000
 
@@ -269,12 +268,8 @@ def test_restored_producers_are_those_that_were_checkpointed(
             log.append(producer, clock, random.choice((OUTSIDE, OUTSIDE, ACK, CONTINUE)))
         _consume(sequencer, log, start, now_seconds=now)
         kept.commit(sequencer.take_checkpoint(random.choice((0.0, 20.0))))
-        whole = {
-            journal: producers.source(sequencer.offsets[journal])
-            for journal, producers in sequencer._producers.items()
-        }
         restored = kept.restored()
-        assert plain(restored.sources) == plain(whole)
+        assert plain(restored.sources) == plain(sequencer.whole_sources())
         if random.random() < 0.1:
             sequencer = Sequencer(
                 restored.sources, filing=limits, producers_bytes_max=40 * PRODUCER_BYTES

@@ -73,11 +73,11 @@ def test_abandoned_span_leaves_memory_after_its_time() -> None:
     sequencer = Sequencer({})
     sequencer.queue(log.batch(0, 1), now_seconds=1000.0)
     sequencer.pass_time(1000.0 + SPAN_SECONDS_MAX - 1)
-    assert sequencer._ring.messages == 1
+    assert sequencer.pending_messages == 1
 
     sequencer.pass_time(1000.0 + SPAN_SECONDS_MAX + 1)
 
-    assert (sequencer._ring.messages, sequencer._ring.size_bytes) == (0, 0)
+    assert (sequencer.pending_messages, sequencer.pending_bytes) == (0, 0)
     assert [m.clock for m in deliver_all(sequencer, log, log.batch(1, 2))] == [1]
     queued = sequencer.queue(log.batch(2))
     assert queued.outcomes == {SequenceOutcome.ACK_COMMIT_REPLAY: 1}
@@ -108,7 +108,7 @@ def test_abandoned_message_does_not_keep_all_that_was_read_with_it() -> None:
     finally:
         tracemalloc.stop()
 
-    assert sequencer._ring.messages == chunks
+    assert sequencer.pending_messages == chunks
     # The last chunk is copied when the next one comes.
     assert kept < 2 * messages * payload_bytes
 
@@ -146,7 +146,7 @@ def test_committed_messages_leave_memory_at_once() -> None:
     )
     assert kept_batches < 10
     assert kept_spans < 100
-    assert sequencer._ring.messages == 1, "the abandoned one"
+    assert sequencer.pending_messages == 1, "the abandoned one"
 
 
 def _count_in_memory() -> tuple[int, int]:

@@ -5,6 +5,9 @@ Source: gazette/core message/sequencer_test.go (the situations).
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from broadsheet.journals.errors import ReplayError
@@ -193,10 +196,19 @@ def test_ring_released_spans_leave_no_memory_behind() -> None:
     ring, stuck = Ring(messages_max=4, bytes_max=1 << 20), Span()
     ring.add(stuck, message)
 
-    for _ in range(5000):
-        passing = Span()
-        ring.add(passing, message)
-        ring.release(passing)
+    tracemalloc.start()
+    try:
+        for _ in range(5000):
+            passing = Span()
+            ring.add(passing, message)
+            ring.release(passing)
+            ring.end_batch()
+        del passing
+        gc.collect()
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
 
-    assert len(ring._slots) < 100
+    # Each slot that stayed would take 100 bytes or more.
+    assert kept_bytes < 100_000
     assert (ring.messages, ring.size_bytes) == (1, memory_bytes(message))

@@ -30,6 +30,7 @@ from broadsheet.wire.allocation_pb2 import (
 )
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec, StatResponse
+from broadsheet.wire.watch_pb2 import WatchShardsResponse
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 
@@ -66,7 +67,7 @@ def _shard(name: str) -> ListResponse.Shard:
 
 def _table() -> ShardTable:
     table = ShardTable()
-    table._shards[EVIL] = _shard(EVIL)
+    table.apply(WatchShardsResponse(shards=[_shard(EVIL)]))
     return table
 
 

@@ -9,7 +9,7 @@ import pytest
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import Label, LabelSelector, LabelSet
 from broadsheet.wire.labels import (
-    Selection,
+    LabelMatcher,
     expand_prefix,
     label_set,
     matches,
@@ -152,7 +152,7 @@ def test_selection_of_many_labels_costs_a_set_no_more_than_one_of_few() -> None:
         (selector(exclude=values), True),
         (selector(exclude=prefixes), False),
     ):
-        selection = Selection(wanted)
+        selection = LabelMatcher(wanted)
         wanted.Clear()
 
         assert all(selection.picks(few) is expected for _ in range(1_000))

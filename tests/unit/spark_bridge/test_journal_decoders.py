@@ -261,30 +261,28 @@ def test_metadata_must_have_its_columns() -> None:
 
 def test_protobuf_messages_become_columns() -> None:
     """Plan: a class with nested, repeated and unset fields. Why: its columns are found by themselves."""
-    name = "broadsheet.wire.journal_pb2:JournalSpec"
+    name = "broadsheet.wire.journal_pb2:AppendRequest"
     found = load_message_class(name)
-    kinds = {f.name: f.dataType for f in columns_of(found, uuid_field="none")}
-    assert kinds["name"] == StringType()
-    assert isinstance(kinds["fragment"], StructType)
-    from broadsheet.wire.journal_pb2 import JournalSpec, Label
+    kinds = {f.name: f.dataType for f in columns_of(found, uuid_field="content")}
+    assert kinds["journal"] == StringType()
+    assert isinstance(kinds["header"], StructType)
+    from broadsheet.wire.journal_pb2 import AppendRequest, Header, Label, Route
 
-    specs = [
-        JournalSpec(name="a/one", replication=3, flags=1),
-        JournalSpec(name="a/two", fragment=JournalSpec.Fragment(length=5, stores=["x", "y"])),
+    messages = [
+        AppendRequest(journal="a/one", offset=3),
+        AppendRequest(journal="a/two", header=Header(route=Route(endpoints=["x", "y"]))),
     ]
-    specs[0].labels.labels.append(Label(name="k", value="v"))
-    frames = b"".join(FixedFraming().frame(spec.SerializeToString()) for spec in specs)
+    messages[0].union_registers.labels.append(Label(name="k", value="v"))
+    frames = b"".join(FixedFraming().frame(each.SerializeToString()) for each in messages)
     wanted = columns(**kinds, absent=LongType())
-    decoder = object.__new__(ProtobufDecoder)
-    decoder._columns, decoder._class = wanted, JournalSpec
-    decoder._fields = list(JournalSpec.DESCRIPTOR.fields)
+    decoder = ProtobufDecoder(wanted, AppendRequest, uuid_field="content")
 
     rows = decoder.decode(content(frames)).to_pylist()
 
-    assert [row["name"] for row in rows] == ["a/one", "a/two"]
-    assert rows[0]["labels"]["labels"][0]["value"] == "v"
-    assert rows[0]["fragment"] is None
-    assert rows[1]["fragment"]["stores"] == ["x", "y"]
+    assert [row["journal"] for row in rows] == ["a/one", "a/two"]
+    assert rows[0]["union_registers"]["labels"][0]["value"] == "v"
+    assert rows[0]["header"] is None
+    assert rows[1]["header"]["route"]["endpoints"] == ["x", "y"]
     assert rows[1]["absent"] is None
 
 

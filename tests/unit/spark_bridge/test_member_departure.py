@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from broadsheet.spark_bridge.member.serving import _Departure
+from broadsheet.spark_bridge.member.serving import Departure
 
 
 class _Service:
@@ -27,7 +27,7 @@ def test_departure_whose_reason_cannot_be_logged_stops_the_member(at_once: bool,
     for the end of its lease.
     """
     service = _Service()
-    departure = _Departure(service)
+    departure = Departure(service)
 
     def refuse(*_: object) -> structlog.typing.EventDict:
         service.story.append("told")

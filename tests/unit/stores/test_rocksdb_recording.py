@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_compaction_that_ends_meanwhile_is_seen_whole_or_not_at_all(
     """The table that the manifest names must be in the log, whichever side of our look it came to be on."""
     database = Database(tmp_path)
     recording.record_changes()
-    _once_around(monkeypatch, recording, database.compact, after=moment.startswith("after"))
+    _once_around(monkeypatch, tmp_path, database.compact, after=moment.startswith("after"))
 
     recording.record_changes()
 
@@ -165,22 +167,22 @@ def test_descriptors_are_closed(
 
 
 def _once_around(
-    monkeypatch: pytest.MonkeyPatch,
-    recording: RocksDbRecording,
-    event: Callable[[], None],
-    *,
-    after: bool,
+    monkeypatch: pytest.MonkeyPatch, directory: Path, event: Callable[[], None], *, after: bool
 ) -> None:
-    """Have `event` happen once, just before or after the recording lists the files."""
-    listing = recording._present
+    """Have `event` happen once, just before or after the recording lists the files of a directory."""
+    scandir = os.scandir
     pending = [event]
 
-    def present(manifest: object) -> dict[str, os.stat_result]:
+    @contextmanager
+    def disturbed(path: Any) -> Iterator[Iterator[os.DirEntry[str]]]:
         if pending and not after:
             pending.pop()()
-        found = listing(manifest)  # type: ignore[arg-type]  # Passed through.
+        with scandir(path) as entries:
+            yield entries
         if pending:
             pending.pop()()
-        return found
 
-    monkeypatch.setattr(recording, "_present", present)
+    def scanned(path: Any = ".") -> Any:
+        return disturbed(path) if Path(path) == directory else scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)

@@ -80,7 +80,7 @@ def test_scan_of_many_batches_is_one_commit_and_holds_up_none(
     copied back do not wait for the scan, which would cost each of them the patience that queries are given.
     """
     rows = 2 * ROWS_PER_BATCH + 1
-    monkeypatch.setattr(store_module, "_QUIET_SECONDS", 10.0)
+    monkeypatch.setattr(store_module, "QUIET_SECONDS", 10.0)
     _commit(
         store,
         "INSERT INTO many WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"

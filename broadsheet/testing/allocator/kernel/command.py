@@ -42,7 +42,7 @@ class RunResult:
     ok: bool
 
 
-class StuckError(Exception):
+class EndlessRunError(Exception):
     """A run does not end, because it loops without waiting for anything."""
 
 
@@ -121,11 +121,11 @@ def _run_chunk(seeds: list[int], family: Family[ScenarioT]) -> list[RunResult]:
 
 @contextmanager
 def _alarm(seconds: int) -> Iterator[None]:
-    """Raise `StuckError` in the main thread after a real time."""
+    """Raise `EndlessRunError` in the main thread after a real time."""
 
     def ring(_: int, frame: FrameType | None) -> None:
         where = "".join(traceback.format_stack(frame, limit=6))
-        raise StuckError(f"no end after {seconds} s of real time, at\n{where}")
+        raise EndlessRunError(f"no end after {seconds} s of real time, at\n{where}")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(seconds)

@@ -33,6 +33,7 @@ from broadsheet.spark_bridge.cluster.interrupts import spared_jobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import ClusterStartError, ExecutorUnfitError, SparkConfError
+from broadsheet.spark_bridge.jvm import jvm_context_of
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import (
     FLIGHTS_A_ROUND,
@@ -380,7 +381,7 @@ def test_job_beside_members_fails_as_soon_as_it_would_without_them(
         tracker = spark.sparkContext.statusTracker()
         members = spared_jobs(spark.sparkContext)
         for number in set(tracker.getActiveJobsIds()) - members:
-            spark.sparkContext._jsc.sc().cancelJob(number)
+            jvm_context_of(spark.sparkContext).cancelJob(number)
         job.join(LEASE_SECONDS)
 
     assert len(ended) == 1

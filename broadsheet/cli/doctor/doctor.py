@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.doctor.examination import Examination
-from broadsheet.cli.doctor.findings import Finding, Severity
+from broadsheet.cli.doctor.findings import Severity
 from broadsheet.cli.etcd_options import EtcdCredentials
 from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.options import command_options, option
-from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
-from broadsheet.cli.output.tables import print_table
 
 
 @command_options
@@ -44,18 +41,14 @@ async def doctor(connection: Connection, options: _DoctorOptions) -> ExitStatus:
     etcd = options.credentials.config(options.endpoints) if options.endpoints else None
     examination = Examination(connection, etcd)
     await examination.run()
-    _print(examination.findings, options.output)
+    rows = [
+        (each.level.value, each.what, each.detail, each.remedy) for each in examination.findings
+    ]
+    names = ("state", "what", "detail", "remedy")
+    items = [dict(zip(names, row, strict=True)) for row in rows]
+    print_list(options.output, "findings", items, ["STATE", "WHAT", "FOUND", "DO"], rows)
     bad = sum(each.level is Severity.BAD for each in examination.findings)
     if not bad:
         return ExitStatus.DONE
     say(f"{counted(bad, 'thing')} wrong")
     return ExitStatus.FAILED
-
-
-def _print(found: Sequence[Finding], output: OutputFormat) -> None:
-    rows = [[each.level.value, each.what, each.detail, each.remedy] for each in found]
-    if output is OutputFormat.TABLE:
-        print_table(["STATE", "WHAT", "FOUND", "DO"], rows)
-        return
-    names = ("state", "what", "detail", "remedy")
-    print_fields({"findings": [dict(zip(names, row, strict=True)) for row in rows]}, output)

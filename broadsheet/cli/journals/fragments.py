@@ -11,8 +11,7 @@ from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
 from broadsheet.cli.names import JournalName
 from broadsheet.cli.options import command_options, flag, option
-from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
-from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.wire import journal_pb2
 
 SIGNED_SECONDS = 3600.0
@@ -48,12 +47,10 @@ async def list_fragments(connection: Connection, options: _FragmentsOptions) -> 
             begin_mod_time=int(since),
             signature_ttl_seconds=SIGNED_SECONDS if signed_urls else 0.0,
         )
-    if options.output is not OutputFormat.TABLE:
-        print_messages("fragments", found, options.output)
-        return
     columns = ["BEGIN", "END", "BYTES", "CODEC", "STORED", "STORE"]
     columns += ["URL"] if signed_urls else []
-    print_table(columns, [_fragment_row(each, signed_urls=signed_urls) for each in found])
+    rows = [_fragment_row(each, signed_urls=signed_urls) for each in found]
+    print_list(options.output, "fragments", found, columns, rows)
 
 
 def _fragment_row(

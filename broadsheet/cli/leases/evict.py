@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.options import YesOrDryRun, argument, command_options, option
-from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
-from broadsheet.cli.output.tables import print_table
 from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.facades.kcl import LeaseManager
 from broadsheet.leases.opening import existing_store
@@ -45,11 +44,8 @@ async def evict_leases(options: _EvictOptions) -> None:
         chosen = await _chosen(opened, options.keys, options.owner)
         rows = [await _evicted(opened, each, yes=options.yes) for each in chosen]
     columns = ("key", "owner", "result")
-    if options.output is not OutputFormat.TABLE:
-        fields = [dict(zip(columns, row, strict=True)) for row in rows]
-        print_fields({"leases": fields}, options.output)
-    else:
-        print_table([column.upper() for column in columns], rows)
+    items = [dict(zip(columns, row, strict=True)) for row in rows]
+    print_list(options.output, "leases", items, [each.upper() for each in columns], rows)
     count = sum(row[-1] in ("evict", "evicted") for row in rows)
     if options.yes:
         say(f"evicted {counted(count, 'lease')} of {len(rows)}")

@@ -10,9 +10,8 @@ import click
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import position_fields
 from broadsheet.cli.options import YesOrDryRun, argument, command_options, flag, option
-from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
-from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.text_files import read_text
 from broadsheet.leases.addresses import StoreAddress, is_store_address, parse_store_address
 from broadsheet.leases.migration.export_file import read_export
@@ -66,10 +65,9 @@ async def import_leases(options: _ImportOptions) -> None:
         raise ValidationError("TO", f"expected another store than FROM, got {address.text}")
     wanted = [below(options.key_prefix, record) for record in await _records_from(source)]
     actions, others = await _imported(wanted, address, options)
-    if options.output is not OutputFormat.TABLE:
-        print_fields({"leases": list(map(_action_fields, actions))}, options.output)
-    else:
-        print_table(["KEY", "STEP", "THERE", "THEN", "NOTE"], list(map(_action_row, actions)))
+    columns = ["KEY", "STEP", "THERE", "THEN", "NOTE"]
+    items, rows = map(_action_fields, actions), map(_action_row, actions)
+    print_list(options.output, "leases", items, columns, rows)
     _sum_up(actions, wanted, others, yes=options.yes)
 
 

@@ -7,9 +7,8 @@ import click
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import lease_fields
 from broadsheet.cli.options import argument, command_options, option
-from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import say
-from broadsheet.cli.output.tables import print_table
 from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.lease_rows import LEASE_COLUMNS, lease_row, lease_states
 from broadsheet.leases.opening import existing_store
@@ -43,10 +42,7 @@ async def list_leases(options: _ListOptions) -> None:
     async with existing_store(address) as opened:
         told = await lease_states(opened, address.layout, watch_seconds=options.watch_seconds)
     found = [(each, is_free) for each, is_free in told if owner in (None, each.record.owner)]
-    if options.output is not OutputFormat.TABLE:
-        fields = [lease_fields(each, is_free=is_free) for each, is_free in found]
-        print_fields({"leases": fields}, options.output)
-        return
-    print_table(LEASE_COLUMNS, [lease_row(each, is_free=is_free) for each, is_free in found])
-    if not found:
+    items = [lease_fields(each, is_free=is_free) for each, is_free in found]
+    rows = [lease_row(each, is_free=is_free) for each, is_free in found]
+    if print_list(options.output, "leases", items, LEASE_COLUMNS, rows) and not found:
         say("there are no leases" if owner is None else f"{owner} owns no leases")

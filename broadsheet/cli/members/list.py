@@ -5,8 +5,7 @@ from __future__ import annotations
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options
-from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
-from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.wire.allocation_pb2 import ClusterMember
 
 COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
@@ -30,10 +29,8 @@ async def list_members(connection: Connection, options: _ListOptions) -> None:
     """
     async with connection.allocation() as client:
         found = await client.members()
-    if options.output is not OutputFormat.TABLE:
-        print_messages("members", found.members, options.output)
-        return
-    print_table(COLUMNS, [member_cells(member) for member in found.members])
+    rows = map(member_cells, found.members)
+    print_list(options.output, "members", found.members, COLUMNS, rows)
 
 
 def member_cells(member: ClusterMember) -> list[str]:

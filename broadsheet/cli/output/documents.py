@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -11,6 +11,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.yaml_documents import encode_yaml
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -50,6 +51,30 @@ def print_message(message: Message, output_format: OutputFormat = OutputFormat.J
 def print_messages(name: str, messages: Sequence[Message], output_format: OutputFormat) -> None:
     """Print protobuf messages as one JSON or YAML document, in a list called `name`."""
     print_fields({name: [fields_of(message) for message in messages]}, output_format)
+
+
+def print_list(
+    output: OutputFormat,
+    name: str,
+    items: Iterable[Message | Mapping[str, Any]],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+) -> bool:
+    """Print a list, and return whether as a table, which people may want a word about.
+
+    Args:
+        output: The form.
+        name: Of the list in a document.
+        items: What a document has.
+        columns: Of the table.
+        rows: What the table has; of shape (len(columns),) each.
+    """
+    if output is OutputFormat.TABLE:
+        print_table(columns, [*rows])
+        return True
+    found = [fields_of(each) if isinstance(each, Message) else dict(each) for each in items]
+    print_fields({name: found}, output)
+    return False
 
 
 def fields_of(message: Message) -> dict[str, Any]:

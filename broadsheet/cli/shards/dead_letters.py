@@ -14,9 +14,8 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
 from broadsheet.cli.options import command_options
-from broadsheet.cli.output.documents import Output, OutputFormat, print_fields
+from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import say
-from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.selection import shard_of
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
@@ -134,12 +133,9 @@ async def list_dead_letters(connection: Connection, options: _DeadLettersOptions
     """
     async with connection.shards() as client, connection.journals() as journals:
         found = await letters_of(journals, (await shard_of(client, options.shard)).spec)
-    if options.output is not OutputFormat.TABLE:
-        rows = [{"letter": each.offset, **each.fields} for each in found]
-        print_fields({"letters": rows}, options.output)
-        return
-    print_table(["LETTER", "AT", "JOURNAL", "OFFSET", "CAUSE"], [_row(each) for each in found])
-    if not found:
+    items = [{"letter": each.offset, **each.fields} for each in found]
+    columns = ["LETTER", "AT", "JOURNAL", "OFFSET", "CAUSE"]
+    if print_list(options.output, "letters", items, columns, map(_row, found)) and not found:
         say(f"shard {options.shard} left nothing out")
 
 

@@ -46,7 +46,7 @@ def test_notebook_shows_tables_and_neither_progress_bars_nor_members_logs(tmp_pa
     """
     # Spark's own defaults, by which a shell of Python shows progress: not those of the tests.
     (tmp_path / "conf").mkdir()
-    env = {**os.environ, "SPARK_CONF_DIR": str(tmp_path / "conf")}
+    env = {**os.environ, "SPARK_CONF_DIR": str(tmp_path / "conf"), "IPYTHONDIR": str(tmp_path)}
     # A kernel that a test starts would leave its streams as they are.
     env.pop("PYTEST_CURRENT_TEST", None)
     with notebook(env, directory=str(tmp_path)) as kernel:

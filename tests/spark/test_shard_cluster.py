@@ -363,18 +363,18 @@ def test_job_beside_members_fails_as_soon_as_it_would_without_them(
 
     def run() -> None:
         with pytest.raises(Py4JError) as raised:
-            rows.foreach(lambda _: {}["no such key"])
+            rows.map(lambda _: os.environ["NO_SUCH_NAME"]).count()
         ended.append(str(raised.value))
 
     with capture_logs() as logs:
         with pytest.raises(Py4JError, match=r"No module named 'no_such_module'.* --py-files"):
-            rows.foreach(lambda _: importlib.import_module("no_such_module"))
+            rows.map(lambda _: importlib.import_module("no_such_module").__name__).count()
         job = InheritableThread(target=run, session=spark)
         job.start()
 
         def told() -> bool:
             causes = {each["event"]: each.get("cause") for each in logs}
-            return causes.get("cluster.task_fails_again") == "KeyError: 'no such key'"
+            return causes.get("cluster.task_fails_again") == "KeyError: 'NO_SUCH_NAME'"
 
         eventually_sync(told)
         assert not ended

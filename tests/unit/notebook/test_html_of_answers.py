@@ -6,6 +6,8 @@ import io
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -87,9 +89,12 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
-def test_answer_in_ipython_is_a_table_in_which_names_are_text(answer: object) -> None:
+def test_answer_in_ipython_is_a_table_in_which_names_are_text(
+    answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names of shards, journals and members, and errors, are the choice of others: none may become a tag."""
-    shell = InteractiveShell()
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # not the developer's own
+    shell: Any = InteractiveShell()  # type: ignore[no-untyped-call] # IPython's has no types
     load_ipython_extension(shell)
     load_ipython_extension(shell)
 

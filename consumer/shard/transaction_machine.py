@@ -555,9 +555,11 @@ class TransactionMachine:
                 break
             if self._draw(now):
                 return
-        if self._may_wake() and self._wake_at is not None and now >= self._wake_at:
+        if self._wake_at is not None and now >= self._wake_at and self._may_wake():
             running.is_woken = True
-        if (running.has_note or running.is_woken) and running.began is None:
+            self._begin()
+            return
+        if running.has_note and running.began is None:
             self._begin()
             return
         if not running.accepts_input and running.stalled is None and self._prior is not None:
@@ -685,7 +687,9 @@ class TransactionMachine:
 
     def _arm(self, now: float) -> None:
         """Set the timer to the next moment at which the running transaction decides again."""
-        at = self._wake_at if self._may_wake() else self._running.next_decision(now)
+        at = self._running.next_decision(now)
+        if self._wake_at is not None and self._may_wake():
+            at = self._wake_at
         if at is not None and at != self._timer:
             self._timer = at
             self._out.append(tx.SetTimer(at))

@@ -15,7 +15,14 @@ from broadsheet.consumer.keyed.row_types import Declared, RowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.store import IndexKind, KeyedStore
 from broadsheet.consumer.keyed.txn_time import TimeMode
-from broadsheet.testing.stores.subject import FixedShard, RecordedSubject, reading, wait
+from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.testing.stores.subject import (
+    FixedShard,
+    RecordedSubject,
+    offset_of,
+    reading,
+    wait,
+)
 
 SOURCE = "test/in"
 
@@ -86,9 +93,21 @@ class Lives:
         self._store = self.subject.open(self.shard)
         self.restore()
 
+    def reopen_at(self, files: MirroredFiles) -> int:
+        """Live on from where the log is cut off; return how many commits are in it."""
+        self.end()
+        self._store = self.subject.open_log(self.shard, RecordedLog(files=files.copy()))
+        self.restore()
+        return self._commits
+
+    @property
+    def log(self) -> RecordedLog:
+        """The recovery log."""
+        return self.subject.log_of(self.shard)
+
     def restore(self) -> None:
         """Give the running transaction up."""
-        self._store.restore_checkpoint(self.shard)
+        self._commits = offset_of(self._store.restore_checkpoint(self.shard))
         self.run = KeyedRun(
             self._processor(), self._settings, self._store, journals=(SOURCE,), clock=self.clock
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -86,6 +87,48 @@ def test_keyed_transactions_do_what_the_model_does(mode: str, ttl: bool) -> None
         _follow(steps, mode, ttl=ttl, index="memory")
 
     follow()
+
+
+def test_log_that_ends_anywhere_goes_on_with_state_timers_and_times_of_one_commit(
+    tmp_path: Path,
+) -> None:
+    """A primary dies at any step of any commit, or of a snapshot of some ranges. Its successor does next what the model
+    does next after the commit that the log ends with: values, lists, maps, timers, watermark and expiries alike.
+    """
+    chosen = random.Random(7)
+    model = Model("event", TTL_MS)
+    rules = WatermarkRules(delay_ms=model.delay_ms)
+    lives = Lives(
+        tmp_path,
+        ExpiringCommands,
+        settings_of(ROWS, "key string", mode=TimeMode.EVENT, rules=rules),
+        snapshot_bytes_min=1500,
+    )
+    lives.clock.now_ms = 0
+    models = [copy.deepcopy(model)]
+    for at in range(12):
+        rows: list[Row] = [
+            (chosen.choice(_KEYS), chosen.choice(COMMANDS), chosen.randrange(40), 5 * at)
+            for _ in range(12)
+        ]
+        lives.clock.now_ms += 10
+        assert lives.transact(rows) == model.transact(rows, lives.clock.now_ms)
+        models.append(copy.deepcopy(model))
+    asked: list[Row] = [
+        (key, op, 3, 90) for key in _KEYS for op in ("value?", "list?", "maps?", "timers?")
+    ]
+    log, seen = lives.log, set()
+    try:
+        for _, files in log.cuts():
+            commits = lives.reopen_at(files)
+            seen.add(commits)
+            expected = copy.deepcopy(models[commits])
+            for rows in (asked, [], asked):
+                out = expected.transact(rows, lives.clock.now_ms)
+                assert lives.transact(rows) == out, f"after commit {commits}"
+    finally:
+        lives.end()
+    assert seen == set(range(13))
 
 
 def test_keyed_transactions_in_rocksdb_do_what_the_model_does() -> None:

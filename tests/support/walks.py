@@ -124,6 +124,7 @@ class Walk:
 
 def environment_of(python: Path) -> dict[str, str]:
     """Return the environment of a reader who activated that of an interpreter, and set nothing else."""
-    ours = ("BROADSHEET_", "CONSUMER_", "BROKER_", "ETCD_", "AUTH_", "PYTEST_", "COV_")
+    # The tests' settings of Spark name a module of theirs, which an environment of a user's has not.
+    ours = ("BROADSHEET_", "CONSUMER_", "BROKER_", "ETCD_", "AUTH_", "PYTEST_", "COV_", "SPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return kept | {"PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]])}

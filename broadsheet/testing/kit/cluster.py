@@ -247,7 +247,9 @@ class TestCluster:
         try:
             # Killed processes are cancelled like all others, and would tell of their failures now.
             with logs_to(None):
-                thread.call(self._world.stop)
+                # There is none if it could not even be made.
+                if hasattr(self, "_world"):
+                    thread.call(self._world.stop)
                 thread.close()
         finally:
             self._restore_environment()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -148,6 +150,22 @@ def test_wrong_arguments_are_named() -> None:
             cluster.query(len)
         assert cluster.state() == {"ada": 1, "bob": 1}
         assert cluster.state(shard="orders/a") == {"ada": 1}
+
+
+def test_an_application_that_cannot_be_made_is_told_at_the_first_use(tmp_path: Path) -> None:
+    """An error of the user's own constructor arrives as it is, and leaves no thread and no variable behind."""
+
+    def broken() -> Alerts:
+        raise RuntimeError("no database")
+
+    threads = threading.active_count()
+    with TestCluster(broken, shards={"shard": ["orders"]}, journals=[]) as cluster:
+        with pytest.raises(RuntimeError, match="no database"):
+            cluster.read_through()
+        assert threading.active_count() == threads
+        assert "BROADSHEET_STATE_DIR" not in os.environ
+    with pytest.raises(ValidationError, match=r"shards: cannot read .*missing\.yaml"):
+        TestCluster(Alerts, shards=tmp_path / "missing.yaml")
 
 
 def test_what_never_ends_is_told_with_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:

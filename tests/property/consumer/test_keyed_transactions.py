@@ -81,7 +81,7 @@ def test_keyed_transactions_do_what_the_model_does(mode: str, ttl: bool) -> None
     few rows, lists are of several chunks, and snapshots of ranges come every few commits.
     """
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(_step, max_size=12))
     def follow(steps: list[Step]) -> None:
         _follow(steps, mode, ttl=ttl, index="memory")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,11 @@ from broadsheet.consumer.keyed import (
 from broadsheet.consumer.keyed.ddl import parse_ddl
 from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.consumer.keyed.txn_time import TimeMode
+from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.journals import NDJSON, JsonType, MappedJournal
 from broadsheet.runtime.errors import ValidationError
+from tests.support.documents import REPOSITORY, blocks_of
 from tests.support.keyed_runs import Lives, settings_of
 
 ROWS = "key string, n int"
@@ -320,3 +325,28 @@ def test_output_of_a_class_is_columns_of_its_fields() -> None:
 
     assert table.to_pydict() == {"x": [1, 2], "y": [None, 0.5]}
     assert JournalOutput(MappedJournal("out", NDJSON), JsonType(), Point).schema is Point
+
+
+def test_application_of_the_document_ends_a_visit_half_an_hour_after_its_last_click(
+    tmp_path: Path,
+) -> None:
+    """Somebody copies it: its processor and its declarations must work as they stand."""
+    (block,) = blocks_of(REPOSITORY / "docs" / "keyed.md")
+    source = tmp_path / "visits.py"
+    source.write_text(block.code)
+    document = runpy.run_path(str(source))
+    assert isinstance(document["application"], KeyedApplication)
+    rules = WatermarkRules(delay_ms=60_000, max_future_ms=1 << 62)
+    parts = settings_of(
+        "user string, at timestamp", "user string", mode=TimeMode.EVENT, rules=rules
+    )
+    lives = Lives(tmp_path / "log", document["Visits"], parts)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    minutes = [timedelta(minutes=each) for each in (0, 20, 40, 72)]
+    try:
+        assert lives.transact([("a", noon + minutes[0]), ("a", noon + minutes[1])]) == []
+        assert lives.transact([("a", noon + minutes[2])]) == []
+        assert lives.transact([("b", noon + minutes[3])]) == []
+        assert lives.transact() == [("a", 3)]
+    finally:
+        lives.end()

@@ -77,7 +77,9 @@ def exit_status_of(error: Exception) -> ExitStatus:
         if isinstance(error, kinds):
             return status
     # As click ends where it finds a mistake of an option by itself; here the value had to be read first.
-    is_option = isinstance(error, ValidationError) and error.field_path.startswith("--")
+    # Selectors come from -l alone; their parser, which servers have too, knows no options.
+    path = error.field_path if isinstance(error, ValidationError) else ""
+    is_option = path.startswith(("--", "selector"))
     return ExitStatus.USAGE if is_option else ExitStatus.FAILED
 
 

@@ -200,7 +200,7 @@ async def test_can_i_tells_who_may_everything_and_who_nothing(place: _Place) -> 
         ("token -c WRITE --auth-keys eA==", 2, "--capability: expected one of LIST"),
         ("token -c LIST --life 0s --auth-keys eA==", 2, "--life: expected more than nothing"),
         ("token -c LIST --life -1h --auth-keys eA==", 2, "--life: expected more than nothing"),
-        ("token -c LIST -l '=' --auth-keys eA==", 1, "selector"),
+        ("token -c LIST -l '=' --auth-keys eA==", 2, "selector"),
         ("token --auth-keys eA==", 2, "--capability"),
     ],
 )

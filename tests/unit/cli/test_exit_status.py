@@ -30,6 +30,7 @@ from broadsheet.wire.errors import ApplyConflictError
         (StaleRevisionError("revision", "older"), ExitStatus.CONFLICT),
         (PlanNotAppliedError("p", "the cluster changed"), ExitStatus.CONFLICT),
         (ValidationError("--to-offset", "expected 0"), ExitStatus.USAGE),
+        (ValidationError("selector", "expected terms"), ExitStatus.USAGE),
         (ValidationError("id", "expected one"), ExitStatus.FAILED),
         (EndpointError("http://m", "gone"), ExitStatus.FAILED),
         (AllocatorError("no"), ExitStatus.FAILED),

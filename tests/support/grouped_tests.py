@@ -11,6 +11,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 GROUPS = {
     "tests/spark/": "the one Spark session",
     "tests/spark/test_elastic_session.py": "Spark applications of their own",
+    "tests/spark/test_notebook.py": "Spark applications of their own",
     "tests/spark/test_spark_connect.py": "Spark applications of their own",
     "tests/spark/test_tutorial_": "Spark applications of their own",
     "tests/integration/consumer/test_live_page.py": "the one Chromium",

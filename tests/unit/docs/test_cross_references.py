@@ -22,6 +22,7 @@ _ELSEWHERE = frozenset(
     {
         *("ConditionNotMet", "LeaseIdMissing"),  # error codes of Azure Blob Storage
         *("GetRecords", "PeerService", "Txn"),  # methods and services of Kinesis, ours and etcd's
+        "DefaultSource",  # a name that Spark looks for
         *("Check", "Watch"),  # methods of gRPC's health service
         *("Leader", "LeaseTimeout"),  # keys and attributes of the Kinesis client libraries' tables
         *("SparkContext.cancelAllJobs", "Task.get_stack"),  # of Spark and asyncio; we call others

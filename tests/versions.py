@@ -66,16 +66,21 @@ SETS: Final = (
 
 
 def requirements(wanted: VersionSet) -> list[str]:
-    """Return what users of a set's extras install, and what tests need, as `pyproject.toml` says."""
+    """Return what users of a set's extras install, as `pyproject.toml` says."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    ours = re.compile(rf"{project['name']}\[")
-    left_out = re.compile(rf"({'|'.join(HELD_BACK_BY)})\b")
     found = dict.fromkeys((*project["dependencies"], *wanted.beside))
-    for extra in extras.keys() - {*wanted.without}:
+    for extra in extras.keys() - {"dev", *wanted.without}:
         found |= dict.fromkeys(extras[extra])
     # An extra that is made of others is here with them.
-    return sorted(each for each in found if not ours.match(each) and not left_out.match(each))
+    return sorted(each for each in found if not each.startswith(f"{project['name']}["))
+
+
+def tools() -> list[str]:
+    """Return what tests need beside that; users install none of it, so that the newest versions do."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    left_out = re.compile(rf"({'|'.join((*HELD_BACK_BY, project['name']))})\b")
+    return [each for each in project["optional-dependencies"]["dev"] if not left_out.match(each)]
 
 
 def _uv(*arguments: str) -> None:
@@ -84,16 +89,26 @@ def _uv(*arguments: str) -> None:
 
 def resolve(wanted: VersionSet) -> None:
     """Resolve a set for each Python, and print the versions that most others depend on."""
-    given = _CACHE / f"{wanted.name}.in"
+    given, others = _CACHE / f"{wanted.name}.in", _CACHE / "tools.in"
     given.write_text("\n".join(requirements(wanted)) + "\n")
+    others.write_text("\n".join(tools()) + "\n")
     for python in PYTHONS:
         pinned = _CACHE / f"{wanted.name}-{python}.txt"
         _uv(
             *("pip", "compile", str(given), "--python-version", python, "--quiet"),
             *("--resolution", wanted.resolution, "--no-header", "--output-file", str(pinned)),
         )
+        if wanted.pythons:
+            _uv(
+                *("pip", "compile", str(pinned), str(others), "--python-version", python),
+                *("--quiet", "--no-header", "--output-file", str(_tested_with(wanted, python))),
+            )
         told = " ".join(each[0] for each in TOLD.finditer(pinned.read_text()))
         print(f"{wanted.name}, Python {python}: {told}", flush=True)
+
+
+def _tested_with(wanted: VersionSet, python: str) -> Path:
+    return _CACHE / f"{wanted.name}-{python}-tested.txt"
 
 
 def _python_of(wanted: VersionSet) -> tuple[str, str]:
@@ -116,7 +131,7 @@ def run(wanted: VersionSet, jobs: int) -> bool:
     python = str(environment / "bin/python")
     install = ("pip", "install", "--quiet", "--python", python)
     _uv("venv", "--quiet", "--clear", "--python", path, str(environment))
-    _uv(*install, "--requirement", str(_CACHE / f"{wanted.name}-{version}.txt"))
+    _uv(*install, "--requirement", str(_tested_with(wanted, version)))
     _uv(*install, "--no-deps", "--no-build-isolation", "--editable", ".")
     print(f"{wanted.name}, Python {version}: tests", flush=True)
     tests = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 from tests.support.documents import REPOSITORY
-from tests.versions import HELD_BACK_BY, NEED_THEM, SETS, requirements
+from tests.versions import HELD_BACK_BY, NEED_THEM, SETS, requirements, tools
 
 
 def test_newest_set_has_every_requirement_except_those_that_hold_others_back() -> None:
@@ -14,7 +14,7 @@ def test_newest_set_has_every_requirement_except_those_that_hold_others_back() -
     named = {*project["dependencies"]}.union(*project["optional-dependencies"].values())
     others = {each for each in named if not each.startswith(f"{project['name']}[")}
 
-    left_out = others - {*requirements(SETS[0])}
+    left_out = others - {*requirements(SETS[0]), *tools()}
 
     assert sorted(each.partition("==")[0].partition(">")[0] for each in left_out) == [*HELD_BACK_BY]
     assert all((REPOSITORY / each).exists() for each in NEED_THEM)

@@ -42,7 +42,7 @@ BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Interval:
     """From one time to another, monotonic seconds."""
 
     began: float
@@ -50,7 +50,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """The longest disturbances."""
         return self.ended - self.began
 
 
@@ -100,7 +100,7 @@ class Watcher:
         touching = (each for each in self._spans() if each.ended > since and each.began < until)
         return max((each.seconds for each in touching), default=0.0)
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[Interval]:
         """Return what was noted; the first one, of no length, is the watcher's beginning."""
         if self._process.poll() is not None:
             raise RuntimeError(f"{self._module} ended with {self._process.returncode}")
@@ -119,7 +119,7 @@ def take_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
 
 
-def note_long(spans: Iterable[Span], *, parent_pid: int) -> None:
+def note_long(spans: Iterable[Interval], *, parent_pid: int) -> None:
     """Print the time of the beginning, then each time that is long, while the parent lives."""
     now = time.monotonic()
     print(now, now, flush=True)
@@ -130,10 +130,10 @@ def note_long(spans: Iterable[Span], *, parent_pid: int) -> None:
             return
 
 
-def spans_in(notes: bytes) -> list[Span]:
+def spans_in(notes: bytes) -> list[Interval]:
     """Return the times that `note_long` printed; a line that is still being written counts later."""
     complete = notes[: notes.rfind(b"\n") + 1]
-    return [Span(*map(float, line.split())) for line in complete.splitlines()]
+    return [Interval(*map(float, line.split())) for line in complete.splitlines()]
 
 
 def machine_pauses() -> Watcher:
@@ -217,13 +217,13 @@ def main() -> None:
         note_long(syncs, parent_pid=parent_pid)
 
 
-def _wakings() -> Iterator[Span]:
+def _wakings() -> Iterator[Interval]:
     """Sleep again and again; yield the times from one waking to the next."""
     last = time.monotonic()
     while True:
         time.sleep(SLEEP_SECONDS)
         now = time.monotonic()
-        yield Span(last, now)
+        yield Interval(last, now)
         last = now
 
 
@@ -238,12 +238,12 @@ def syncs_of(
     *,
     rest: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Span]:
+) -> Iterator[Interval]:
     """Sync and rest, again and again; yield the times of the syncs alone, monotonic seconds."""
     while True:
         began = clock()
         sync()
-        yield Span(began, clock())
+        yield Interval(began, clock())
         rest()
 
 

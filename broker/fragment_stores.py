@@ -1,7 +1,7 @@
 """Fragment stores: what the URLs of a journal's spec mean here, and operations on the objects there. Blocking.
 
     file:///path/       PATH below the broker's file root
-    s3://bucket/path/   an object store that the broker's options permit; gs:// and azure:// likewise
+    s3://bucket/path/   an object store that the broker's options permit; gs:// and azure://, too
 
 An object has its final name only once it is complete. Names of journals come from clients, so a path never leads out of
 its store: segments of dots are refused, and below a file root no symbolic link is followed.

@@ -2,7 +2,7 @@
 
 A URL is a stranger's word. So a `file://` URL is opened only below roots that this client was given, only under the
 fragment's own name and without symbolic links; others are fetched with `https` (and `http`, if permitted), without
-credentials and cookies, and what they redirect to is checked likewise. Whatever comes is decompressed, bounded and
+credentials and cookies, and what they redirect to is checked, too. Whatever comes is decompressed, bounded and
 verified (`broadsheet.journals.fragment_content`).
 
 A fragment that cannot be read here raises `DirectReadError`, and the broker still has it. One that was read and is not

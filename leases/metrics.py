@@ -71,7 +71,7 @@ class LeaseMetrics:
         self.unfinished = self._gauge(
             "broadsheet_leases_unfinished", "Leases of unfinished shards, at a worker's last look."
         )
-        self.free = self._gauge("broadsheet_leases_free", "Of those, leases that nobody held.")
+        self.free = self._gauge("broadsheet_leases_free", "Of those, leases without an owner.")
         self.unreadable = self._gauge(
             "broadsheet_leases_unreadable",
             "Rows that hold no lease that can be read, when the leases were last compared with the stream.",

@@ -31,7 +31,7 @@ def open_client(
         access: Of the brokers.
         patience_seconds: Time for which a broker that cannot be reached is asked again.
         chunk_bytes: Of long appends; see `TransportPolicy`.
-        whole_bytes_max: Of appends in one message, likewise.
+        whole_bytes_max: Of appends in one message, by the same rule.
         verify_first: Whether stored files are verified before they are used; see `DirectFragments`.
 
     Raises:

@@ -182,7 +182,7 @@ class ShardNotServedError(SparkBridgeError, TimeoutError):
         met = "; ".join(f"{endpoint}: {cause}" for endpoint, cause in asked.items())
         super().__init__(
             f"{method} of shard {shard_id} was not answered within {seconds:g} s "
-            f"({attempts} attempts); asked {met or 'nobody: the deadline had passed'}"
+            f"({attempts} attempts); asked {met or 'no member: the deadline had passed'}"
         )
         self.shard_id = shard_id
         self.method = method

@@ -1,1 +1,1 @@
-"""What the allocator decides, how fast, and how far that is from what can be proven."""
+"""The allocator's decisions: their time, and their distance from what can be proven."""

@@ -41,7 +41,7 @@ SETTLE_SECONDS = 600.0
 
 @dataclass
 class Writes:
-    """What a run wrote below its root."""
+    """The writes of a run below its root."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     """Changes of assignments' keys: added, status, rekeyed (the put of a new slot), deleted (of an old one, too)."""

@@ -1,4 +1,4 @@
-"""What options cost calls: the same appends and Stats of servers that are started in several ways, in turn.
+"""The cost of options for calls: the same appends and Stats of servers started in several ways, in turn.
 
 transport  in clear text, divided by those with mutual TLS
 traces     where OpenTelemetry cannot be imported, divided by those where it is there and tracing is off; and by those
@@ -45,7 +45,7 @@ DEADLINE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a broker and a member are started."""
+    """The options with which a broker and a member are started."""
 
     tls: TlsConfig | None = None
     variables: Mapping[str, str] = field(default_factory=dict)

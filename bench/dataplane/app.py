@@ -137,7 +137,7 @@ STORES: Mapping[str, Callable[[Shard], Any]] = {
 
 
 class Seen(msgspec.Struct):
-    """What is published for a probe."""
+    """The message published for a probe."""
 
     meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
     k: str = ""
@@ -153,7 +153,7 @@ def probes_journal(rows_journal: str) -> str:
 
 
 class _Application:
-    """What all have in common."""
+    """The parts that all have in common."""
 
     def __init__(self) -> None:
         self._new_store = STORES[os.environ.get(STORE_VARIABLE, "sqlite")]

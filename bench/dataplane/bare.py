@@ -49,7 +49,7 @@ Fold: TypeAlias = Callable[[Sums, bytes], int]
 
 
 class BarePlan(msgspec.Struct, frozen=True):
-    """What to read."""
+    """The input of a bare loop."""
 
     broker: str
     journal: str
@@ -59,7 +59,7 @@ class BarePlan(msgspec.Struct, frozen=True):
 
 
 class BareResult(msgspec.Struct, frozen=True):
-    """What it took."""
+    """The cost of a bare loop."""
 
     seconds: float
     cpu_seconds: float

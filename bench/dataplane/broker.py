@@ -37,7 +37,7 @@ LIMIT = "bare gRPC stream of the same bytes"
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """How much to measure."""
+    """The size of the measurement."""
 
     bytes: int = 512 << 20
     """Of one measurement, all writers together."""

@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured."""
+    """The load that is measured."""
 
     api: str
     """Name of an application in `APPLICATIONS`."""
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How long shards took to read what was waiting, and what the processes spent meanwhile."""
+    """The time in which shards read what was waiting, and the processor time meanwhile."""
 
     rows: int
     seconds: float

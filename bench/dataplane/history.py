@@ -32,7 +32,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
-    """How much to measure."""
+    """The size of the measurement."""
 
     bytes: int = 512 << 20
     """Of each codec's journal."""

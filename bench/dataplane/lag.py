@@ -21,7 +21,7 @@ _MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LagPlan:
-    """How much waits."""
+    """The content that waits."""
 
     gigabytes: float = 10.0
     apis: Sequence[str] = ("batch",)

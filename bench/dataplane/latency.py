@@ -46,7 +46,7 @@ _IN_FLIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class LatencyPlan:
-    """How long to measure."""
+    """The duration of the measurement."""
 
     seconds: float = 10.0
     """Of each share, and of the maximum."""

@@ -26,7 +26,7 @@ WARM_UP_DIVISOR = 10
 
 @dataclass(frozen=True, slots=True)
 class MessagesPlan:
-    """How much to measure."""
+    """The size of the measurement."""
 
     rows: int = 3_000_000
     """JSON messages of each shard."""

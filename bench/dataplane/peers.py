@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """What a peer took."""
+    """The cost of a peer's run."""
 
     rows_per_second: float
     cpu_seconds: float = 0.0

@@ -26,7 +26,7 @@ UPSERT = (
 
 
 class Record(msgspec.Struct, gc=False):
-    """What is counted of a message."""
+    """The fields of a message that are counted."""
 
     meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
     k: str = ""

@@ -1,4 +1,4 @@
-"""How often members that live lose their leases on a loaded machine: `false_suspicions`.
+"""The rate at which live members lose their leases on a loaded machine: `false_suspicions`.
 
 A few processes keep the processors busy, and members are stopped for half a second to a second now and then, one after
 the other, which is shorter than what counts as death. Each member whose key goes meanwhile was given up in vain.

@@ -61,7 +61,7 @@ class Traffic:
 
     @property
     def filled(self) -> bool:
-        """Whether all filler is published."""
+        """True once all filler is published."""
         return self._fillers == 0
 
     def wait_for(self, *, after: float, not_by: int = 0) -> Echoed:

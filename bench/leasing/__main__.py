@@ -1,4 +1,4 @@
-"""What leases cost in each backend, and how soon others have those of a dead worker: `make bench BENCH=leasing`.
+"""The cost of leases in each backend, and the time until those of a dead worker are taken: `make bench BENCH=leasing`.
 
 renew_per_s, take_per_s     beside as many writes of the backend's own client
 writes_per_lease_minute     counted while four workers hold 1,000 leases and nothing happens

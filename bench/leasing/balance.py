@@ -33,7 +33,7 @@ LOOK_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """How many share what, and for how long they are watched."""
+    """The workers, the leases that they share, and the duration of the watch."""
 
     leases: int = 1_000
     rated_leases: int = 1_000

@@ -34,7 +34,7 @@ THREADS_MAX: Final = min(32, (os.cpu_count() or 1) + 4)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What the records are, and are then, in turn."""
+    """The records, and their later values, in turn."""
 
     versions: tuple[Mapping[str, str], Mapping[str, str]]
     """By key; every text of the one differs from that of the other."""

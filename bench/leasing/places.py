@@ -1,4 +1,4 @@
-"""Where a benchmark's records are, in words that fit on a command line, and the store over them.
+"""Locations of a benchmark's records, as command-line arguments, and the stores over them.
 
 What a backend needs is imported when it is opened: a process starts sooner without that of the others.
 """

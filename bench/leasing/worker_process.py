@@ -34,7 +34,7 @@ READ_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What a process is told."""
+    """The orders to a process."""
 
     name: str
     leases: int

@@ -1,4 +1,4 @@
-"""What a transaction's checkpoint costs, by the number of producers that have been silent.
+"""The cost of a transaction's checkpoint, by the number of producers that have been silent.
 
 Each transaction consumes one message of a producer that is heard, changes one row, and commits through the shard's
 sequencer into the store, as a shard does. Bytes are those that the store wrote: into its recovery log where it has one,

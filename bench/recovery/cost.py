@@ -1,4 +1,4 @@
-"""What recording costs: the same transactions of the same store, recorded and not.
+"""The cost of recording: the same transactions of the same store, recorded and not.
 
 Recorded, a commit waits for the log at a durable broker, and the disk here need not keep anything; not recorded, it
 waits for the disk here. In both cases the rows of the next transaction are put meanwhile, as a shard does.
@@ -36,7 +36,7 @@ VALUE_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is written: `txns` of exactly `per_txn` rows, or as many rows in transactions as a busy shard makes them."""
+    """The load: `txns` of exactly `per_txn` rows, or as many rows in transactions as a busy shard makes them."""
 
     name: str
     per_txn: int

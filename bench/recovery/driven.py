@@ -35,7 +35,7 @@ Put: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is written: `per_txn` rows in each transaction, to `keys` keys."""
+    """The load: `per_txn` rows in each transaction, to `keys` keys."""
 
     keys: int
     per_txn: int

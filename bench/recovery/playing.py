@@ -1,4 +1,4 @@
-"""How fast a log plays into files, beside reading the same log and throwing it away."""
+"""The rate at which a log plays into files, beside a plain read of the same log."""
 
 from __future__ import annotations
 

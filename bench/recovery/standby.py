@@ -1,4 +1,4 @@
-"""How long after a commit a hot standby has played it, while the primary commits as fast as it can.
+"""The time from a commit until a hot standby has played it, while the primary commits as fast as it can.
 
 The standby is a process of its own, as in a cluster: `python -m bench.recovery.standby` plays until its input ends, and
 then prints what it had played when. Both processes read the machine's one monotonic clock.

@@ -33,7 +33,7 @@ _SUMS = sa.Table(
 
 
 class Record(msgspec.Struct):
-    """What is counted of a message."""
+    """The fields of a message that are counted."""
 
     k: str
     v: int

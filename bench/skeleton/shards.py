@@ -108,7 +108,7 @@ class Cluster:
         self.members[index] = EmbeddedMemberProcess(APPLICATION, arguments, log_file=log_file)
 
     def restart_watching_peers(self) -> None:
-        """Start every member anew, such that it notices the death of others."""
+        """Start every member again, so that it notices the death of others."""
         self.watch_peers = True
         for index, member in self.members.items():
             member.stop()

@@ -1,4 +1,4 @@
-"""What every part runs on: one Spark with two cores, one etcd, one broker, for the whole process."""
+"""The machine of every part: one Spark with two cores, one etcd, one broker, for the whole process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONF = {
 
 
 class Machine(NamedTuple):
-    """What is running."""
+    """The running servers."""
 
     spark: SparkSession
     services: Services

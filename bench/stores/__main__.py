@@ -42,7 +42,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What runs in turn."""
+    """The runs, in turn."""
 
     ours: Callable[[Path, bool], Side]
     bare: Callable[[Path, bool], Side]

@@ -1,4 +1,4 @@
-"""What is measured of any system that reads rows from a topic of Kafka and writes sums into another.
+"""The measurements of any system that reads rows from a topic of Kafka and writes sums into another.
 
 rows/s      rows wait in a transaction of Kafka; timed is from its commit, at which a program that runs sees them all,
             to when a reader has committed sums that hold every row
@@ -57,7 +57,7 @@ class System(Protocol):
 
     @property
     def kills(self) -> Mapping[str, int]:
-        """What is killed, and how often."""
+        """The processes to kill, and the number of kills."""
         ...
 
     def running(self, topics: KafkaTopics, directory: Path) -> AbstractContextManager[Running]:

@@ -27,7 +27,7 @@ _UPSERT = "INSERT OR REPLACE INTO sums VALUES (?, ?, ?)"
 
 
 class Record(msgspec.Struct):
-    """What is counted of a message."""
+    """The fields of a message that are counted."""
 
     k: str = ""
     """Empty in acknowledgements."""

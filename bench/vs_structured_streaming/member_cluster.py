@@ -15,7 +15,7 @@ from broadsheet.spark_bridge.session import start_session
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):
-    """What a driver is to run."""
+    """The program of a driver."""
 
     master_url: str
     session_conf: dict[str, str]

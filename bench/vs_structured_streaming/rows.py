@@ -30,7 +30,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What it is counted by."""
+        """The key that a row is counted by."""
         return f"key-{self.number % KEYS}"
 
     @property

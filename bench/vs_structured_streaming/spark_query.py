@@ -52,7 +52,7 @@ REAL_TIME_BATCH = "5 minutes"
 
 
 class QueryPlan(msgspec.Struct, frozen=True):
-    """What a driver is to run."""
+    """The program of a driver."""
 
     system: str
     """One of `bench.vs_structured_streaming.spark.SYSTEMS`."""

@@ -175,7 +175,7 @@ class _Half:
 
 
 class _WantedValues:
-    """What a half of a selector says of one name."""
+    """The rule of a half of a selector for one name."""
 
     __slots__ = ("_exact", "_is_any", "_prefixes")
 

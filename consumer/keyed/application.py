@@ -55,7 +55,7 @@ class JournalOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
-    """Where an application keeps its state."""
+    """The store in which an application keeps its state."""
 
     directory: Callable[[Shard], LocalState] | None = None
     """Returns where the files of a shard without a recovery log are."""

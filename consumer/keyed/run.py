@@ -62,7 +62,7 @@ SetApart = Callable[[pa.Table], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSettings:
-    """What the transactions of an application have in common."""
+    """The parts that the transactions of an application have in common."""
 
     input_schema: pa.Schema
     key: KeyCodec

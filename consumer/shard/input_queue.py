@@ -64,7 +64,7 @@ class ReadAhead:
 
     @property
     def part_bytes(self) -> int:
-        """What one shard may hold, bytes."""
+        """Bounds of the content that one shard holds, bytes."""
         return self.bytes_max // max(1, len(self._shares))
 
     def by_shard(self) -> Mapping[str, int]:

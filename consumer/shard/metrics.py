@@ -150,7 +150,7 @@ class SourceLags(Collector):
 
 
 class ReadAheadBytes(Collector):
-    """What the primaries of one process have read and not consumed, computed when metrics are collected."""
+    """Content that the primaries of one process have read and not consumed, computed when metrics are collected."""
 
     def __init__(self) -> None:
         self._by_shard: Callable[[], Mapping[str, int]] = dict

@@ -624,7 +624,7 @@ class TransactionMachine:
         return True
 
     def _may_wake(self) -> bool:
-        """Return whether time may begin the running transaction: not any more once the shard stops or reads anew."""
+        """Return whether time may begin the running transaction: not any more once the shard stops or reads again."""
         is_read = self._intake is _Intake.OPEN or self._intake is _Intake.IDLE
         return is_read and self._running.began is None
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broadsheet.journals.message.checkpoint import packed_ids, packed_segment, segment_id
-from broadsheet.journals.message.sequence import Span
+from broadsheet.journals.message.sequence import PendingSpan
 from broadsheet.journals.message.sequence_rules import NOTHING_PENDING, ProducerClocks
 from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, PRODUCER_BYTES
 from broadsheet.wire.shard_pb2 import Checkpoint
@@ -118,7 +118,7 @@ class Producer(ProducerClocks):
     def __init__(self, producer_id: int, clock: int, begin: int = NOTHING_PENDING) -> None:
         super().__init__(clock, begin=begin)
         self.id = producer_id
-        self.span: Span | None = None
+        self.span: PendingSpan | None = None
         """Pending messages that are in memory; None if none are."""
         self.segment: ProducerSegment | None = None
         """Segment in which it was filed, if it was not heard since; None if a checkpoint must name it

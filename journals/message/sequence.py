@@ -49,7 +49,7 @@ _RELEASED: Final[deque[MessageBatch]] = deque(maxlen=0)
 """The parts of every released span, always empty. One deque per span would take 700 bytes each."""
 
 
-class Span:
+class PendingSpan:
     """The pending messages of one producer that are still in memory.
 
     They are held as parts in offset order, none of them empty. A part is a stretch of messages that were adjacent when
@@ -83,17 +83,17 @@ class Ring:
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = max(1, messages_max)
         self._bytes_max = bytes_max
-        self._slots: deque[tuple[Span, float]] = deque()
+        self._slots: deque[tuple[PendingSpan, float]] = deque()
         """Each with its time of arrival."""
         self._parts = 0
         """Parts in all spans, which is the number of slots in use."""
-        self._fresh: dict[Span, int] = {}
+        self._fresh: dict[PendingSpan, int] = {}
         """Number of the last parts of each span that may share memory with the batch that is sequenced."""
         self.messages = 0
         self.size_bytes = 0
         """Memory of all spans, bytes."""
 
-    def add(self, span: Span, part: MessageBatch, *, now_seconds: float = 0.0) -> None:
+    def add(self, span: PendingSpan, part: MessageBatch, *, now_seconds: float = 0.0) -> None:
         """Add messages to their span, and evict the oldest of any span while the bounds are exceeded.
 
         The last message is kept even if it alone exceeds the bound on bytes.
@@ -137,7 +137,7 @@ class Ring:
             else:
                 self._slots.popleft()
 
-    def release(self, span: Span) -> deque[MessageBatch]:
+    def release(self, span: PendingSpan) -> deque[MessageBatch]:
         """Remove a span from the ring, and return its messages that are still in memory."""
         span.in_ring = False
         self.messages -= span.messages
@@ -165,7 +165,7 @@ class Ring:
         span.parts[0] = part.span(count, len(part))
         self._count(span, -count, memory_bytes(span.parts[0]) - memory_bytes(part))
 
-    def _count(self, span: Span, messages: int, size_bytes: int) -> None:
+    def _count(self, span: PendingSpan, messages: int, size_bytes: int) -> None:
         span.messages += messages
         span.size_bytes += size_bytes
         self.messages += messages

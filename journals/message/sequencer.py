@@ -40,11 +40,11 @@ from broadsheet.journals.message.producers import (
     ProducerCounts,
 )
 from broadsheet.journals.message.sequence import (
+    PendingSpan,
     ReplayRange,
     Ring,
     RunEmission,
     SequenceEmission,
-    Span,
     Stretches,
     committed_part,
     scan_run,
@@ -376,7 +376,7 @@ class Sequencer:
             self._pending.add(producer)
         producer.hold(int(part.begins[0]), int(part.clocks[-1]))
         if producer.span is None:
-            producer.span = Span()
+            producer.span = PendingSpan()
         self._ring.add(producer.span, part, now_seconds=self._now_seconds)
         return stop
 

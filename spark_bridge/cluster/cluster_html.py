@@ -13,7 +13,7 @@ _COLUMNS = ("MEMBER", "TASK", "ATTEMPT", "STATE", "EXECUTOR", "ADDRESS", "LOG")
 
 
 class ShownCluster(Protocol):
-    """What is shown of a cluster."""
+    """The parts of a cluster that are shown."""
 
     @property
     def root(self) -> str:

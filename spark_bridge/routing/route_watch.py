@@ -44,7 +44,7 @@ CLOSE_SECONDS = 5.0
 
 
 class _End(Enum):
-    """How one call of a watch ended."""
+    """The end of one call of a watch."""
 
     RESUME = auto()
     """Its life was over."""

@@ -15,7 +15,7 @@ _DIFFERENCES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run has left behind, as plain values."""
+    """The results of a run, as plain values."""
 
     state: Any
     published: Mapping[str, Sequence[Any]]

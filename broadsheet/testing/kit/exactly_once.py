@@ -27,7 +27,7 @@ ROUNDS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """How every run is made."""
+    """The settings of every run."""
 
     new_cluster: Callable[[], TestCluster]
     rounds: Sequence[Sequence[tuple[str, Sequence[Any]]]]

@@ -21,7 +21,7 @@ from broadsheet.wire.journal_pb2 import AppendResponse
 
 
 class Surroundings(Protocol):
-    """What a process needs of its world; called on any thread."""
+    """The part of its world that a process needs; called on any thread."""
 
     def require_journal(self, mapped: MappedJournal) -> None:
         """Make a journal if it is missing, and journals are made as they are needed."""

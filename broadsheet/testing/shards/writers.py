@@ -114,7 +114,7 @@ class Writers:
         times = 2 if self.random.random() < REPEATED else 1
         for _ in range(times):
             response = self.broker.append(AppendRequest(journal=journal), content)
-            assert response.status == Status.OK, "the broker serves nobody just now"
+            assert response.status == Status.OK, "the broker serves no client just now"
 
 
 def writers_of_outputs(broker: MemoryBroker, random: Random, clock: Clock) -> Writers:

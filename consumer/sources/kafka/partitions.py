@@ -121,7 +121,7 @@ class ListedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What the client received."""
+    """Content that the client received."""
 
     messages: list[Message]
     """Errors and ends of partitions included."""

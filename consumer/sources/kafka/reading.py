@@ -145,7 +145,7 @@ class TopicsReading:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is settled where a partition begins."""
+        """True once it is settled where a partition begins."""
         return bool(self._next)
 
     def high_watermarks(self) -> Mapping[str, int]:

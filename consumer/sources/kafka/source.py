@@ -96,7 +96,7 @@ class KafkaSource:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is settled where a partition begins, for a shard that this process serves."""
+        """True once it is settled where a partition begins, for a shard that this process serves."""
         return any(reading.has_begun for reading in self._readings.values())
 
     def read_messages(

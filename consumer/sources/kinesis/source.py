@@ -94,7 +94,7 @@ class KinesisSource:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a shard that this process serves reads the stream."""
+        """True while a shard that this process serves reads the stream."""
         return bool(self._readings)
 
     def read_messages(

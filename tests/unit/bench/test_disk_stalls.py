@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.disturbances import BLOCK_BYTES, Span, disk_stalls, syncs_of, write_block
+from bench.disturbances import BLOCK_BYTES, Interval, disk_stalls, syncs_of, write_block
 
 
 class ScriptedDisk:
@@ -40,7 +40,7 @@ def test_times_of_syncs_are_without_the_rests_between_them() -> None:
 
     found = list(islice(syncs_of(disk.sync, rest=disk.rest, clock=disk.clock), 3))
 
-    assert found == [Span(0.0, 0.25), Span(8.25, 9.25), Span(17.25, 17.5)]
+    assert found == [Interval(0.0, 0.25), Interval(8.25, 9.25), Interval(17.25, 17.5)]
 
 
 def test_synced_block_is_always_the_same_one() -> None:

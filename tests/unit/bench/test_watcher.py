@@ -12,7 +12,7 @@ import pytest
 
 from bench.disturbances import (
     DISTURBANCE_SECONDS_MIN,
-    Span,
+    Interval,
     Watcher,
     machine_pauses,
     note_long,
@@ -20,8 +20,8 @@ from bench.disturbances import (
 )
 from tests.support.eventually import eventually_sync
 
-LONG = Span(2.0, 2.0 + 2 * DISTURBANCE_SECONDS_MIN)
-SHORT = Span(1.0, 1.0 + DISTURBANCE_SECONDS_MIN / 2)
+LONG = Interval(2.0, 2.0 + 2 * DISTURBANCE_SECONDS_MIN)
+SHORT = Interval(1.0, 1.0 + DISTURBANCE_SECONDS_MIN / 2)
 _ABANDON = """
 import os
 from bench.disturbances import machine_pauses
@@ -43,7 +43,7 @@ def test_long_times_are_noted_after_the_beginning(capsys: pytest.CaptureFixture[
 
 def test_notes_that_are_still_being_written_are_read_later() -> None:
     """Half a number would be another number."""
-    assert spans_in(b"1.0 1.0\n2.0 2.5\n3.0 12") == [Span(1.0, 1.0), Span(2.0, 2.5)]
+    assert spans_in(b"1.0 1.0\n2.0 2.5\n3.0 12") == [Interval(1.0, 1.0), Interval(2.0, 2.5)]
 
 
 def test_watcher_that_has_ended_is_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import Payloads
-from broadsheet.journals.message.sequence import Span
+from broadsheet.journals.message.sequence import PendingSpan
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.sequencer import SPAN_SECONDS_MAX, Sequencer
 from broadsheet.journals.message.uuid import Flags, clock_at
@@ -153,4 +153,4 @@ def _count_in_memory() -> tuple[int, int]:
     """Return how many batches and spans there are in this process."""
     gc.collect()
     kept = [type(each) for each in gc.get_objects()]
-    return kept.count(MessageBatch), kept.count(Span)
+    return kept.count(MessageBatch), kept.count(PendingSpan)

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from broadsheet.journals.errors import ReplayError
-from broadsheet.journals.message.sequence import Ring, Span, memory_bytes
+from broadsheet.journals.message.sequence import PendingSpan, Ring, memory_bytes
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.sequencer import Sequencer
 from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND
@@ -177,7 +177,7 @@ def test_feed_replay_of_other_messages_is_refused() -> None:
 def test_ring_evicts_the_oldest_message_of_any_span() -> None:
     """Plan: fill, overflow, release. Why: its two bounds are the shard's memory."""
     log = log_of((A, 1, CONTINUE), (B, 1, CONTINUE), (A, 2, CONTINUE), (B, 2, CONTINUE))
-    ring, first, second = Ring(messages_max=3, bytes_max=1 << 20), Span(), Span()
+    ring, first, second = Ring(messages_max=3, bytes_max=1 << 20), PendingSpan(), PendingSpan()
 
     for index, span in enumerate((first, second, first, second)):
         ring.add(span, log.batch(index, index + 1))
@@ -193,13 +193,13 @@ def test_ring_released_spans_leave_no_memory_behind() -> None:
     """Plan: one message stays, thousands come and go. Why: slots of released spans must be swept."""
     log = log_of((A, 1, CONTINUE))
     message = log.batch()
-    ring, stuck = Ring(messages_max=4, bytes_max=1 << 20), Span()
+    ring, stuck = Ring(messages_max=4, bytes_max=1 << 20), PendingSpan()
     ring.add(stuck, message)
 
     tracemalloc.start()
     try:
         for _ in range(5000):
-            passing = Span()
+            passing = PendingSpan()
             ring.add(passing, message)
             ring.release(passing)
             ring.end_batch()

@@ -267,7 +267,7 @@ class PlannedChange(_message.Message):
     from_member: _builtins.str
     """The former primary, of a promotion or hand-over."""
     cold: _builtins.bool
-    """The new primary has yet to catch up, and nobody serves the shard in the meantime."""
+    """The new primary has yet to catch up, and no member serves the shard in the meantime."""
     def __init__(
         self,
         *,
@@ -508,7 +508,7 @@ class ExplainedReplica(_message.Message):
     behind_bytes: _builtins.int
     """What it has yet to play of its recovery log, bytes, as its member told last; 0: next to nothing."""
     behind_seconds: _builtins.float
-    """How long that takes at its present rate, seconds; negative: nobody knows."""
+    """How long that takes at its present rate, seconds; negative: unknown."""
     def __init__(
         self,
         *,
@@ -685,7 +685,7 @@ class ShardMove(_message.Message):
     plan_id: _builtins.str
     """The plan that an operator had applied; empty: the leader decided by itself."""
     actor: _builtins.str
-    """Who asked for it, as far as known; empty: nobody did."""
+    """The actor that asked for it, as far as known; empty: none did."""
     writer: _builtins.str
     """The member that did it, as `zone#suffix`."""
     epoch: _builtins.int

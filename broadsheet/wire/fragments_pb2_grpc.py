@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FragmentServiceStub(object):
-    """FragmentService removes content that nobody will read again.
+    """FragmentService removes content that will not be read again.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class FragmentServiceStub(object):
 
 
 class FragmentServiceServicer(object):
-    """FragmentService removes content that nobody will read again.
+    """FragmentService removes content that will not be read again.
     """
 
     def DeleteFragments(self, request, context):
@@ -140,7 +140,7 @@ def add_FragmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FragmentService(object):
-    """FragmentService removes content that nobody will read again.
+    """FragmentService removes content that will not be read again.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FragmentServiceStub:
-    """FragmentService removes content that nobody will read again."""
+    """FragmentService removes content that will not be read again."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -50,7 +50,7 @@ class FragmentServiceStub:
 
 @_typing.type_check_only
 class FragmentServiceAsyncStub(FragmentServiceStub):
-    """FragmentService removes content that nobody will read again."""
+    """FragmentService removes content that will not be read again."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DeleteFragments: _aio.UnaryUnaryMultiCallable[_fragments_pb2.DeleteFragmentsRequest, _fragments_pb2.DeleteFragmentsResponse]  # type: ignore[assignment]
@@ -69,7 +69,7 @@ class FragmentServiceAsyncStub(FragmentServiceStub):
     """PurgeQuarantine removes one of them, for ever."""
 
 class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """FragmentService removes content that nobody will read again."""
+    """FragmentService removes content that will not be read again."""
 
     @_abc_1.abstractmethod
     def DeleteFragments(

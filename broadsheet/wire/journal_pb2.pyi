@@ -248,7 +248,7 @@ class JournalSpec(_message.Message):
 
     @_typing.final
     class Suspend(_message.Message):
-        """Whether the journal is served while nobody appends."""
+        """True if the journal is served while no client appends."""
 
         DESCRIPTOR: _descriptor.Descriptor
 

@@ -101,7 +101,7 @@ class ShardSpec(_message.Message):
     """Hints live in etcd at `{hint_prefix}/{id}.primary` and `.backup.N`."""
     hint_backups: _builtins.int
     disable: _builtins.bool
-    """The shard is kept but assigned to nobody."""
+    """The shard is kept but assigned to no member."""
     hot_standbys: _builtins.int
     disable_wait_for_ack: _builtins.bool
     """Do not hold a transaction open for the acknowledgement of messages already read."""
@@ -319,7 +319,7 @@ class Checkpoint(_message.Message):
         def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.ProducerEntry]: ...
         @_builtins.property
         def epoch(self) -> _identity_pb2.JournalEpoch:
-            """Of the journal that `read_through` is an offset of; absent if its broker told none, or nobody asked yet."""
+            """Of the journal that `read_through` is an offset of; absent if its broker told none, or was not asked yet."""
 
         @_builtins.property
         def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.Segment]:

@@ -3,7 +3,7 @@
 isort:skip_file
 What shards hold, and how far their replicas have come: for reading them as tables.
 
-A member answers for the replicas that it has itself. Whoever reads finds members by `consumer.Shard.List`, and goes on
+A member answers for the replicas that it has itself. A reader finds members by `consumer.Shard.List`, and goes on
 to the one that an answer's header names; only ListReplicas is passed on, because some readers reach one member alone.
 """
 
@@ -108,11 +108,11 @@ class ReplicaProgress(_message.Message):
     slot: _builtins.int
     """0 is the primary."""
     behind_bytes: _builtins.int
-    """Bytes that a primary has yet to read of its sources, or a standby to play of its recovery log. Negative: nobody
-    knows, for no broker told how much there is.
+    """Bytes that a primary has yet to read of its sources, or a standby to play of its recovery log. Negative:
+    unknown, because no broker told how much there is.
     """
     behind_seconds: _builtins.float
-    """How long a standby takes for them at its present rate, seconds; 0 if there are none. Negative: nobody knows."""
+    """How long a standby takes for them at its present rate, seconds; 0 if there are none. Negative: unknown."""
     @_builtins.property
     def read_through(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Offsets that a primary's completed transactions have read, bytes by journal."""

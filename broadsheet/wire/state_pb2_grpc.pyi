@@ -3,7 +3,7 @@
 isort:skip_file
 What shards hold, and how far their replicas have come: for reading them as tables.
 
-A member answers for the replicas that it has itself. Whoever reads finds members by `consumer.Shard.List`, and goes on
+A member answers for the replicas that it has itself. A reader finds members by `consumer.Shard.List`, and goes on
 to the one that an answer's header names; only ListReplicas is passed on, because some readers reach one member alone.
 """
 

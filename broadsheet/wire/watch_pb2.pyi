@@ -32,7 +32,7 @@ class WatchShardsRequest(_message.Message):
     resume_revision: _builtins.int
     """`header.etcd.revision` of the last response without `more` that the caller has applied; 0: it has none."""
     resume_cluster_id: _builtins.int
-    """`header.etcd.cluster_id` of that response. A member of another cluster begins anew."""
+    """`header.etcd.cluster_id` of that response. A member of another cluster begins again."""
     @_builtins.property
     def selector(self) -> _journal_pb2.LabelSelector:
         """Of shards; empty: all that the caller may see."""
@@ -64,7 +64,7 @@ class WatchShardsResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
-    """Whether the table begins anew: the caller drops each row that does not come by the next response without `more`."""
+    """True if the table begins again: the caller drops each row that does not come by the next response without `more`."""
     more: _builtins.bool
     """Whether more responses belong to this state."""
     @_builtins.property

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
 from broadsheet.consumer.keyed.key_codec import KeyCodec
@@ -42,6 +43,7 @@ from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
 
+_log = structlog.get_logger()
 TIMES: Final = b"times"
 STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
@@ -231,7 +233,7 @@ class KeyedRun:
         is_late = np.zeros(len(table), np.bool_)
         if settings.mode is TimeMode.EVENT:
             is_late = ~is_null & (event_ms <= bound)
-            self.late_rows += int(np.count_nonzero(is_late))
+            self._count_late(int(np.count_nonzero(is_late)), journal, bound)
         # Without a side journal, a row of the future is handled: it only does not move the watermark.
         is_apart = is_late | is_future if settings.has_side_journal else is_late
         if not is_apart.any():
@@ -240,6 +242,18 @@ class KeyedRun:
         reasons = np.where(is_late[is_apart], "late", "future")
         set_apart(apart.append_column(LATE_REASON, pa.array(reasons, pa.string())))
         return table.filter(pa.array(~is_apart))
+
+    def _count_late(self, rows: int, journal: str, bound_ms: int) -> None:
+        before, self.late_rows = self.late_rows, self.late_rows + rows
+        # Each time that there are twice as many, so that a source which is always late does not fill the log.
+        if self.late_rows.bit_length() > before.bit_length():
+            _log.warning(
+                "keyed.rows_late",
+                rows=self.late_rows,
+                journal=journal,
+                watermark_ms=bound_ms,
+                kept=self._settings.has_side_journal,
+            )
 
     def _handle_rows(self, output: _Output) -> None:
         tables, self._tables = self._tables, []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broadsheet.consumer.keyed import KeyedProcessor, KeyRows, StateHandle, TxnTime
 from broadsheet.consumer.keyed.ttl import filed_at
@@ -242,3 +243,20 @@ def test_event_time_of_the_far_future_does_not_make_the_others_late(tmp_path: Pa
             )
         finally:
             lives.end()
+
+
+def test_late_rows_are_told_each_time_that_there_are_twice_as_many(tmp_path: Path) -> None:
+    """Dropped rows must not go unseen, and a source that is always late must not fill the log."""
+    parts = settings_of("key string, n int, at long", "key string", mode=TimeMode.EVENT)
+    lives = Lives(tmp_path, Ringing, parts)
+    try:
+        lives.transact([("a", 0, 500)])
+        lives.transact()
+        with capture_logs() as logs:
+            for _ in range(9):
+                assert lives.transact([("a", 0, 500)]) == []
+        assert lives.run.late_rows == 9
+    finally:
+        lives.end()
+    told = [each["rows"] for each in logs if each["event"] == "keyed.rows_late"]
+    assert told == [1, 2, 4, 8]

@@ -1,4 +1,4 @@
-"""Members as plain processes, `shardctl serve`, each started anew when it has ended: what a supervisor would do."""
+"""Members as plain processes, `shardctl serve`, each started again when it has ended: what a supervisor would do."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class ProcessHosts:
         await eventually(
             lambda: all(life.is_over or life.has_served for life in last),
             timeout_seconds=READY_SECONDS,
-            message="a member that was started anew does not serve",
+            message="a member that was started again does not serve",
         )
         for life in last:
             if life.name not in self._leaving:

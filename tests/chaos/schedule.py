@@ -30,7 +30,7 @@ class FaultKind(Enum):
     PRODUCER_CLOCK = "a producer's clock jumps two days ahead"
     BROKER_DISK = "kill -9 of the broker, restarted without the fragments that its store has"
     ETCD_SLOW = "round trips to etcd take seconds"
-    JOURNAL = "a journal is deleted under its shard, and made anew"
+    JOURNAL = "a journal is deleted under its shard, and made again"
     LOG_BYTES = "37 foreign bytes are appended to a live recovery log"
     LOG_AUTHOR = "operations of another author are appended to a live recovery log"
     LOG_NUMBER = "another author takes the next number of a recovery log"

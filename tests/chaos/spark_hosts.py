@@ -1,4 +1,4 @@
-"""Members as tasks of Spark executors: Spark starts each anew when its process has ended.
+"""Members as tasks of Spark executors: Spark starts each again when its process has ended.
 
 A fault hits the member's Python worker, which is where it lives; `HOST` hits the executor's JVM above it. Etcd may be
 down when a worker is looked for, so the last known one of each member is remembered.

@@ -142,7 +142,7 @@ def test_cluster_executor_killed_with_its_workers_is_buried_by_the_driver(
     """SIGKILL of a whole executor, JVM and Python workers at once: nobody there can tell anybody, peers do not look,
     the lease lives a minute. The driver hears of it from Spark; the shards are PRIMARY elsewhere within seconds.
 
-    Members take every slot: where Spark has one to spare it starts them anew at once, and each buries its predecessor.
+    Members take every slot: where Spark has one to spare it starts them again at once, and each buries its predecessor.
     """
     slots = standalone.total_cores
     cluster.scale(slots)

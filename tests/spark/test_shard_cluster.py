@@ -129,7 +129,7 @@ def test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once(
 
 
 def test_shard_cluster_executor_killed_members_come_back_elsewhere(cluster: ShardCluster) -> None:
-    """SIGKILL of an executor's JVM takes its members along: they notice, and Spark starts them anew."""
+    """SIGKILL of an executor's JVM takes its members along: they notice, and Spark starts them again."""
     processes = {
         member.member_id: process_listening_at(member.endpoint)
         for member in _wait_for_members(cluster, 3)
@@ -153,7 +153,7 @@ def test_shard_cluster_executor_killed_members_come_back_elsewhere(cluster: Shar
 def test_shard_cluster_failed_member_comes_back_and_the_driver_is_told_why(
     services: Services, cluster: ShardCluster
 ) -> None:
-    """Somebody removes a member's key: it stops at once, Spark starts it anew, and the driver can say what happened."""
+    """Somebody removes a member's key: it stops at once, Spark restarts it, and the driver can say what happened."""
     victim = _wait_for_members(cluster, 3)[1]
 
     _delete_key(services, Keys(cluster.root).member(victim.member_id))

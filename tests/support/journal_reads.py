@@ -1,4 +1,4 @@
-"""Drives the journal source as Spark does, without Spark: readers pickled, made anew and asked again."""
+"""Drives the journal source as Spark does, without Spark: readers pickled, made again and asked again."""
 
 from __future__ import annotations
 

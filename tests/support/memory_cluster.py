@@ -245,7 +245,7 @@ class MemoryCluster:
         )
         if local_id is None and state.leader is not None:
             local_id = state.leader.member_id
-        # A replica made anew starts anew.
+        # A replica made again starts again.
         self.avoided &= {(a.item_id, a.member_id) for a in assignments}
         return replace(
             state,
@@ -275,7 +275,7 @@ class MemoryCluster:
         return bool(behind)
 
     def plan(self, state: AllocState | None = None) -> Desired:
-        """Return the placement in force, made anew if the demand changed."""
+        """Return the placement in force, made again if the demand changed."""
         state = state or self.state()
         demand = state.demand()
         if demand != self.demand:

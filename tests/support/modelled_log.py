@@ -128,7 +128,7 @@ class Recorded(NamedTuple):
 @lru_cache(maxsize=1 << 16)
 def recorded(made: Made) -> Recorded:
     """Record."""
-    # Played anew, for the recorder goes on where what is remembered must not.
+    # Played again, for the recorder goes on where what is remembered must not.
     recovered = played.__wrapped__(made.hints, made.recovered, made.author)
     assert recovered is not None, "it was read before"
     recorder = _Recorder(recovered, made.author, sum(map(len, made.recovered)))

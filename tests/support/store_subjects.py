@@ -153,7 +153,7 @@ def committed_rows(store: SqliteStore) -> dict[str, int]:
 
 
 def recorded_sqlite(shard: Shard) -> SqliteStore:
-    """Return a store that copies its log back every few commits, and records its file anew now and then."""
+    """Return a store that copies its log back every few commits, and records its file again now and then."""
     return SqliteStore(
         shard, schema=SQLITE_SCHEMA, wal_bytes_max=32 << 10, rewrite_bytes_min=64 << 10
     )

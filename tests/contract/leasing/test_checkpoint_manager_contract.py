@@ -1,6 +1,6 @@
 """Checkpoints as Event Processor Host manages them, on one backend of each kind.
 
-Origins are in Azure/azure-event-hubs-node `processor/tests`. Written anew, over records instead of blobs.
+Origins are in Azure/azure-event-hubs-node `processor/tests`. Rewritten, over records instead of blobs.
 """
 
 from __future__ import annotations

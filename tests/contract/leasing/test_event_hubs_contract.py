@@ -316,7 +316,7 @@ class TestCheckpoints:
     async def test_checkpoint_goes_back_only_if_it_may(
         self, subject: LeaseSubject, mine: RecordCheckpointStore
     ) -> None:
-        """Azure's stores take any; ours if they are told, for a hub that was made anew begins at zero."""
+        """Azure's stores take any; ours if they are told, for a hub that was made again begins at zero."""
         await mine.claim_ownership([_wanted("w1")])
         await mine.update_checkpoint(_checkpoint(7, "7"))
         with pytest.raises(InvalidPositionError, match="expected 7 or later"):

@@ -1,6 +1,6 @@
 """Leaders over real stores, as two processes: one leads, assigns to both, and another goes on after it.
 
-Origins, where a test names one, are in awslabs/amazon-kinesis-client; written anew.
+Origins, where a test names one, are in awslabs/amazon-kinesis-client; rewritten.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which leases may be taken, on every backend.
 
-Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseTakerIntegrationTest`. Written anew.
+Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseTakerIntegrationTest`. Rewritten.
 """
 
 from __future__ import annotations

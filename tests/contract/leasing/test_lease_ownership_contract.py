@@ -1,7 +1,7 @@
 """Who gets a lease, over every backend: taking, evicting, assigning and handing off.
 
 Origins are in awslabs/amazon-kinesis-client, package `leases.dynamodb`: `DynamoDBLeaseRefresherIntegrationTest` unless
-a test says otherwise. Written anew; where we differ on purpose, the docstring says so.
+a test says otherwise. Rewritten; where we differ on purpose, the docstring says so.
 """
 
 from __future__ import annotations

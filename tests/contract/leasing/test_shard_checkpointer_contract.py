@@ -1,6 +1,6 @@
 """The shard checkpointer over every backend: what vmware-go-kcl tests of its own, and what it should.
 
-Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`. Written anew; those
+Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`. Rewritten; those
 that rest on the moments in its table are in the tests of that table.
 """
 

@@ -1,6 +1,6 @@
 """What a store makes of checkpoints and announced ones, over every backend.
 
-Origins are in awslabs/amazon-kinesis-client, `checkpoint.CheckpointerTest`, written anew; its
+Origins are in awslabs/amazon-kinesis-client, `checkpoint.CheckpointerTest`, rewritten; its
 checkpointers all pass it. A number is more than 64 bits long, and has a place within an aggregate.
 """
 

@@ -155,7 +155,7 @@ async def test_strangers_are_quarantined_and_acknowledged_deletions_are_finished
 
 @pytest.mark.parametrize("name", ["FORMAT", "IDENTITY", "BOOT"])
 async def test_missing_or_damaged_root_files_are_named(tmp_path: Path, name: str) -> None:
-    """Without one of its small files a root is not begun anew, and a flipped bit in one is not believed."""
+    """Without one of its small files a root is not begun again, and a flipped bit in one is not believed."""
     await _written(tmp_path)
     whole = (tmp_path / name).read_bytes()
     for position in range(len(whole)):

@@ -288,7 +288,7 @@ async def test_who_may_see_only_some_shards_may_not_plan_or_cordon(cluster: Clus
 async def test_who_may_list_may_plan_and_who_may_apply_may_apply_also_over_a_hop(
     cluster: Cluster,
 ) -> None:
-    """Each is asked of a member that does not lead. The hop is signed anew, with what it takes and no more: a token
+    """Each is asked of a member that does not lead. The hop is signed again, with what it takes and no more: a token
     that may only look is refused before it, and one that may only apply is enough for that.
     """
     async with (

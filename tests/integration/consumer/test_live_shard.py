@@ -256,7 +256,7 @@ async def test_sources_added_to_the_spec_are_read(
 
 
 class Producing(Counting):
-    """Brings its messages itself, a few at a time: after each lot its input ends, and begins anew."""
+    """Brings its messages itself, a few at a time: after each lot its input ends, and begins again."""
 
     async def read_messages(
         self, shard: Shard, store: JsonFileStore[dict[str, int]], checkpoint: Checkpoint

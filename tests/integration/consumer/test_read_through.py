@@ -132,7 +132,7 @@ async def test_client_follows_a_message_through_two_shards_over_hand_overs(
 async def test_stat_at_the_next_primary_blocks_until_it_has_read(
     cluster: Cluster, journals: JournalClient
 ) -> None:
-    """One client waits for an offset while the shard's process is replaced, others ask anew: all are told the truth."""
+    """One client waits for an offset while the shard's process is replaced, others ask again: all learn the truth."""
     producer = Producer(journals)
     async with (
         cluster.member("b") as standing,

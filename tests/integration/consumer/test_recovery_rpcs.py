@@ -156,7 +156,7 @@ async def test_rewind_by_force_takes_the_primary_away_with_its_hints(
     lives: Lives, etcd: EtcdClient
 ) -> None:
     """Refused without --force, for the primary would overwrite the hints; a dry run changes nothing. By force the shard
-    is assigned anew, recovers from the backup, and has every count.
+    is assigned again, recovers from the backup, and has every count.
     """
     await lives.live("a", "b")
     broker = lives.cluster.broker_address

@@ -231,9 +231,9 @@ async def test_resumed_watch_gets_the_table_anew_only_if_it_must(cluster: Cluste
             WatchShardsRequest(resume_revision=etcd.revision, resume_cluster_id=1),
         ):
             async with _responses(member.address, request) as responses:
-                anew = await anext(responses)
-            assert anew.reset
-            assert [row.spec.id for row in anew.shards] == ["shard-1", "shard-2"]
+                again = await anext(responses)
+            assert again.reset
+            assert [row.spec.id for row in again.shards] == ["shard-1", "shard-2"]
 
 
 async def test_watch_refuses_a_revision_below_zero(cluster: Cluster) -> None:

@@ -117,7 +117,7 @@ async def test_stalled_primary_gives_its_assignment_up_once_etcd_answers(
 async def test_stalled_primary_gives_its_assignment_up_if_asked_to(
     host: ShardHost, journals: JournalClient, tmp_path: Path
 ) -> None:
-    """With hand-over on, the assignment is deleted, so that the allocator places the shard anew."""
+    """With hand-over on, the assignment is deleted, so that the allocator places the shard again."""
     proceed = threading.Event()
 
     def hang(key: str) -> None:

@@ -147,7 +147,7 @@ async def test_services_send_a_chain_before_its_first_link_is_answered(
 async def test_service_sends_again_what_was_out_of_turn_once_it_may(
     journals: JournalClient,
 ) -> None:
-    """The broker was started anew, say, and knows no names: what was refused waits for the answer, and lands once."""
+    """The broker was started again, say, and knows no names: what was refused waits for the answer, and lands once."""
     await journals.append(FIRST, b"x", union_registers=label_set({"author": "you"}))
     with pytest.raises(RegisterMismatchError):
         await journals.append(

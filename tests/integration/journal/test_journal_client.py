@@ -278,7 +278,7 @@ async def test_tokens_open_what_they_select_and_nothing_else(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("closing", ["reader", "client"])
 async def test_closing_ends_what_waits(broker: EmbeddedBroker, closing: str) -> None:
-    """A blocked read and a watch must not outlive what they run on, nor open it anew."""
+    """A blocked read and a watch must not outlive what they run on, nor open it again."""
     client = JournalClient(broker.address)
     await create(client, "test/one")
     await client.append("test/one", b"x")

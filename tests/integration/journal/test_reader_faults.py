@@ -167,7 +167,7 @@ async def test_hole_is_jumped_once() -> None:
 
 
 async def test_blocking_read_at_the_head_pins_the_head_before_it_waits() -> None:
-    """Were the head taken anew at each reconnection, bytes appended in between would be missed."""
+    """Were the head taken again at each reconnection, bytes appended in between would be missed."""
     opened = 0
 
     async def answer(request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadResponse]:

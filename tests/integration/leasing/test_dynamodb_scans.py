@@ -1,6 +1,6 @@
 """How tables of DynamoDB are read whole: page by page, in parts at once, and around what is no lease.
 
-Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseRefresherTest`; written anew.
+Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseRefresherTest`; rewritten.
 """
 
 from __future__ import annotations

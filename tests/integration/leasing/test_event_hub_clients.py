@@ -149,7 +149,7 @@ async def test_checkpoint_that_fails_is_told_to_the_error_handler(rows: RecordSt
             "consumer_group": GROUP,
             "partition_id": "1",
             "sequence_number": 99,
-            "offset": "-1",  # To go back to: the hub was made anew.
+            "offset": "-1",  # To go back to: the hub was made again.
         }
     )
     run = _Run(hub, rows)

@@ -1,6 +1,6 @@
 """A processor's checkpoints in a table of the Kinesis Client Library: each step, and what the row says then.
 
-Origins are in awslabs/amazon-kinesis-client, `checkpoint.ShardShardRecordProcessorCheckpointerTest`; written anew. The
+Origins are in awslabs/amazon-kinesis-client, `checkpoint.ShardShardRecordProcessorCheckpointerTest`; rewritten. The
 same with every kind of checkpointer, and more of it, is tested in memory.
 """
 

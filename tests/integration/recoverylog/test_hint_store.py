@@ -90,7 +90,7 @@ async def test_recorded_hints_replace_each_other(
 async def test_who_lost_the_assignment_writes_no_hints(
     etcd: EtcdClient, spec: ShardSpec, etcd_root: str, made_anew: bool
 ) -> None:
-    """It is gone, or was made anew in between, perhaps for another life of the same shard here."""
+    """It is gone, or was made again in between, perhaps for another life of the same shard here."""
     ours = await assigned(etcd, etcd_root)
     await store_recorded_hints(etcd, spec, ours, hints(1))
     await unassigned(etcd, etcd_root)

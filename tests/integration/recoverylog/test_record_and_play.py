@@ -167,7 +167,7 @@ async def test_foreign_bytes_at_the_end_of_a_log_are_completed_by_its_hand_over(
 async def test_log_that_ends_before_its_hints_is_loss(
     journals: JournalClient, tmp_path: Path, lost: str
 ) -> None:
-    """The journal was deleted and made anew, or its broker lost the end of it: nothing is recovered, the directory is
+    """The journal was deleted and made again, or its broker lost the end of it: nothing is recovered, the directory is
     removed, and the error says what to do.
     """
     first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)

@@ -1,4 +1,4 @@
-"""The journal source as Spark drives it, without Spark: a real broker, readers pickled, made anew and asked again."""
+"""The journal source as Spark drives it, without Spark: a real broker, readers pickled, made again and asked again."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_log_of_flushes_and_compactions_opens_at_a_commit_wherever_it_ends(
 
 
 def _assert_compacted(log: RecordedLog) -> None:
-    """The run was of use only if tables came and went and the manifest began anew."""
+    """The run was of use only if tables came and went and the manifest began again."""
     tables = [change for change in log.changes if change.path.endswith(".sst")]
     assert sum(change.kind == "create" for change in tables) > 10
     assert sum(change.kind == "remove" for change in tables) > 5

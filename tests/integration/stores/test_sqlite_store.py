@@ -102,7 +102,7 @@ def test_log_of_large_transactions_opens_at_a_commit_wherever_it_ends(
 def test_log_of_overwritten_rows_stays_in_proportion_to_the_file(
     open_store: OpenStore, shard: FixedShard
 ) -> None:
-    """A standby plays everything since a live file began. The write-ahead log and the file must begin anew often."""
+    """A standby plays everything since a live file began. The write-ahead log and the file must begin again often."""
     log = RecordedLog()
     store = open_store(log, wal_bytes_max=64 << 10, rewrite_bytes_min=64 << 10)
     store.restore_checkpoint(shard)

@@ -117,7 +117,7 @@ def _row(shard_id: str, endpoint: str) -> ListResponse.Shard:
     st.lists(
         st.tuples(
             st.dictionaries(st.sampled_from(SHARDS), ENDPOINTS),
-            st.sampled_from(["changes", "anew", "torn"]),
+            st.sampled_from(["changes", "again", "torn"]),
             st.sampled_from(["", *SHARDS]),
         ),
         max_size=20,

@@ -207,7 +207,7 @@ def test_leader_that_is_elected_again_remembers_when_membership_changed(election
 
 def test_leader_that_leads_again_after_another_remembers_since_when_a_drain_waits() -> None:
     """The drain's patience is twenty seconds. The leader stands still after five of them, another one takes over, and
-    stands still in turn: the first one leads again, and does not begin to count anew.
+    stands still in turn: the first one leads again, and does not begin to count again.
     """
 
     async def drain() -> tuple[int, float]:

@@ -121,7 +121,7 @@ def test_writer_goes_on_where_an_earlier_one_of_its_name_changed_the_register() 
 
 
 def test_writer_in_doubt_gives_up_when_another_of_its_name_changes_the_register() -> None:
-    """Then nobody can tell whether the append has landed: the attempt ends, and the next one publishes anew."""
+    """Then nobody can tell whether the append has landed: the attempt ends, and the next one publishes again."""
 
     async def append() -> bytes:
         broker = _broker()

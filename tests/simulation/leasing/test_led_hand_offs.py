@@ -1,6 +1,6 @@
 """How a worker hands off what the leader gave to another, on virtual time: once, in time, and only what is its own.
 
-Origins are in awslabs/amazon-kinesis-client, class `lifecycle.LeaseGracefulShutdownHandlerTest`; written anew.
+Origins are in awslabs/amazon-kinesis-client, class `lifecycle.LeaseGracefulShutdownHandlerTest`; rewritten.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_end_of_a_shard_is_called_until_it_is_checkpointed() -> None:
 
 
 def test_batch_of_a_processor_that_failed_comes_again() -> None:
-    """KCL skips the batch; ours begins anew at the last commit, after a while in which others may have the shard."""
+    """KCL skips the batch; ours begins again at the last commit, after a while in which others may have the shard."""
 
     async def play(world: WorkerWorld) -> None:
         failures = iter([True])
@@ -115,7 +115,7 @@ def test_batch_of_a_processor_that_failed_comes_again() -> None:
 
 
 def test_source_that_fails_is_read_on_without_a_gap_or_a_repetition() -> None:
-    """A read is begun anew where it was; the processor does not notice."""
+    """A read is begun again where it was; the processor does not notice."""
 
     async def play(world: WorkerWorld) -> None:
         script = Script()

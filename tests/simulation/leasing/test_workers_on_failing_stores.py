@@ -1,6 +1,6 @@
 """A worker whose store fails now and then, on virtual time: what it tries again, and what it keeps.
 
-Origins are in awslabs/amazon-kinesis-client, package `leases.dynamodb` unless a test says otherwise; written anew.
+Origins are in awslabs/amazon-kinesis-client, package `leases.dynamodb` unless a test says otherwise; rewritten.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_throttled_renewals_are_tried_twice_and_the_leases_kept() -> None:
 
 
 def test_outage_shorter_than_a_lease_costs_nothing_and_a_longer_one_all() -> None:
-    """`testLeaseRenewerDoesNotUpdateInMemoryLeaseIfDDBFailsUpdate`, `testLeaseTimeout`: then they are taken anew."""
+    """`testLeaseRenewerDoesNotUpdateInMemoryLeaseIfDDBFailsUpdate`, `testLeaseTimeout`: then they are taken again."""
 
     async def scene(world: World) -> None:
         await _holds(world, "a", "b")

@@ -136,7 +136,7 @@ def test_state_zone_of_a_drained_member_stays_a_zone() -> None:
 
 
 def test_state_demand_changes_with_members_and_items_only() -> None:
-    """A plan survives assignments and statuses; it is made anew for limits, exits, items and long failures."""
+    """A plan survives assignments and statuses; it is made again for limits, exits, items and long failures."""
     cluster = cluster_of(("one", 4, False), ("two", 4, False), items={"i": 1})
     before = cluster.state().demand()
 

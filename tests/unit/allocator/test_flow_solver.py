@@ -37,7 +37,7 @@ def cluster(count: int, *, limit: int = 10_000, zones: int = 3) -> list[ProblemM
 
 
 def at_random(count: int, members: list[ProblemMember], replication: int) -> Problem:
-    """Items on members drawn anew for each: the worst start there is."""
+    """Items on members drawn again for each: the worst start there is."""
     draw = random.Random(SEED)
     ids = [member.member_id for member in members]
     items: list[ProblemItem] = []
@@ -89,7 +89,7 @@ def test_array_solver_random_start_is_balanced_with_a_certificate(replication: i
 
 
 def test_array_solver_lost_member_moves_only_what_it_held() -> None:
-    """One of thirty balanced members goes: its 200 replicas are placed anew, and nothing else moves."""
+    """One of thirty balanced members goes: its 200 replicas are placed again, and nothing else moves."""
     members = cluster(30)
     settled = at_random(3_000, members, 2)
     desired = FlowSolver().solve(settled)

@@ -198,7 +198,7 @@ async def test_leadership_that_ends_meanwhile_leaves_nothing_half_seen() -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_reload_applies_the_differences(seed: int) -> None:
-    """Keys come, go, go bad and are made anew while history is lost: mirror, problems and changes are those of a mirror
+    """Keys come, go, go bad and come back while history is lost: mirror, problems and changes are those of a mirror
     to which the differences alone are put, one by one.
     """
     random, told = Random(seed), Mirror(KEYS, PlainDecoder())

@@ -41,10 +41,10 @@ class Watched:
             ),
         )
 
-    def put(self, key: bytes, value: bytes, *, anew: bool = False) -> None:
-        """Show the mirror a key; `anew`: it was deleted, and made again."""
+    def put(self, key: bytes, value: bytes, *, again: bool = False) -> None:
+        """Show the mirror a key; `again`: it was deleted, and made again."""
         self.revision += 1
-        known = None if anew else self.mirror.kv_or_none(key)
+        known = None if again else self.mirror.kv_or_none(key)
         created = known.create_revision if known is not None else self.revision
         self.mirror.put(
             KeyValue(
@@ -74,7 +74,7 @@ class Watched:
         lambda w: w.put(KEYS.member(MEMBER), b"limit=5,exiting"),
         lambda w: w.put(KEYS.assignment(ITEM, NEWCOMER, 1), b""),
         lambda w: w.mirror.delete(REPLICA),
-        lambda w: w.put(REPLICA, b"", anew=True),
+        lambda w: w.put(REPLICA, b"", again=True),
     ],
     ids=[
         "item-comes",
@@ -84,7 +84,7 @@ class Watched:
         "member-written",
         "replica-comes",
         "replica-goes",
-        "replica-made-anew",
+        "replica-made-again",
     ],
 )
 def test_basis_is_another_one_after_what_counts(change: Callable[[Watched], object]) -> None:

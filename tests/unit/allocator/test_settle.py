@@ -68,7 +68,7 @@ def test_settling_without_a_policy_changes_nothing() -> None:
 
 
 def test_settling_is_settled_once_membership_has_been_quiet_and_nobody_leaves() -> None:
-    """A join, a wish to leave and a departure each begin the time anew; a limit that changes does not."""
+    """A join, a wish to leave and a departure each begin the time again; a limit that changes does not."""
     joined = members(*OLD.values(), member(A2, 3))
     raised = members(*OLD.values(), member(A2, 3, limit=9))
 

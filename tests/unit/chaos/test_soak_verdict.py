@@ -37,7 +37,7 @@ def test_memory_that_is_kept_after_the_traffic_is_wrong() -> None:
 
 
 def test_process_that_ended_is_wrong() -> None:
-    """A member that was started anew has the memory of a new one, which says nothing."""
+    """A member that was started again has the memory of a new one, which says nothing."""
     looks = [*measured((600, 100)), Measured(3600, {"member 8": MIB}), Measured(3800, {})]
     (problem,) = verdict(looks, warm_seconds=600, traffic_seconds=3600)
     assert "member 7 is not there any more" in problem

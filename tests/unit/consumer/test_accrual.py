@@ -87,7 +87,7 @@ def test_peer_is_suspected_only_once_it_was_heard() -> None:
 
 
 def test_time_without_a_connection_is_no_habit() -> None:
-    """The stream was opened anew after a minute: what lies between is no time between two beats."""
+    """The stream was opened again after a minute: what lies between is no time between two beats."""
     detector = _heard(until=60.0)
     detector.on_gap()
     for beat in range(10):

@@ -54,7 +54,7 @@ def test_cause_is_that_of_the_moment_in_which_reach_was_lost_and_an_answer_ends_
 
     assert (machine.reach, machine.cause) == (Reach.REACHABLE, "")
     _unanswered(machine, 5.0, 6.0)
-    assert machine.reach is Reach.DOUBTFUL, "it counts anew"
+    assert machine.reach is Reach.DOUBTFUL, "it counts again"
 
 
 def test_silent_connection_is_given_up_rarely() -> None:

@@ -88,7 +88,7 @@ def test_slow_progress_is_progress() -> None:
 
 
 def test_stall_that_ends_is_over() -> None:
-    """Progress starts the patience anew."""
+    """Progress starts the patience again."""
     detector = StallDetector(stall_seconds=10)
     detector.observed(_look(head=100), 0.0)
     assert detector.observed(_look(head=100), 10.0) is not None

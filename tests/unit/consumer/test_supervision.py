@@ -258,7 +258,7 @@ def test_spec_failure_waits_for_another_spec() -> None:
 
 
 def test_message_that_fails_again_and_again_is_poison_if_it_can_be_left_out() -> None:
-    """After three failures at one message it is named, and the count starts anew for the next."""
+    """After three failures at one message it is named, and the count starts again for the next."""
     supervision = Supervision(POLICY)
 
     verdicts = [

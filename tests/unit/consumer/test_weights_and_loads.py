@@ -123,7 +123,7 @@ def test_member_config_checks_load_settings(loads: LoadPolicy, name: str) -> Non
 
 
 def test_lags_are_told_where_anybody_would_act_upon_them() -> None:
-    """A standby that is nearly there is not told; one that gets on is told anew when it has half as much to play."""
+    """A standby that is nearly there is not told; one that gets on is told again when it has half as much to play."""
     told = RoundedReport().after_lags({I: Lag(0.1, 1000), J: Lag(8.0, 64 << 20)})
     again = told.after_lags({J: Lag(7.0, 60 << 20)})
     later = again.after_lags({J: Lag(math.inf, 20 << 20)})

@@ -48,7 +48,7 @@ def test_member_that_leaves_by_itself_is_no_death() -> None:
 
 
 def test_moved_primary_is_no_death() -> None:
-    """A hand-over changes the primary while both members live; its time begins anew."""
+    """A hand-over changes the primary while both members live; its time begins again."""
     deaths = _with_primary()
     none = deaths.on_members({})
     assert deaths.on_primaries({S: B}, died=none, now_monotonic_seconds=100.0) == ()

@@ -98,7 +98,7 @@ def test_head_below_the_offset_is_waited_for_but_not_for_ever() -> None:
 
     assert not guard.look(Present(90, None), 0.0)
     assert guard.look(Present(100, None), 4.0)
-    assert not guard.look(Present(90, None), 10.0), "patience begins anew"
+    assert not guard.look(Present(90, None), 10.0), "patience begins again"
     assert not guard.look(Present(90, None), 14.9)
     with pytest.raises(JournalReplacedError, match=r"a/journal.* offset 100 .*write head is 90"):
         guard.look(Present(90, None), 15.0)

@@ -122,7 +122,7 @@ def test_chunk_that_does_not_follow_is_refused(offset: int, content: bytes, told
 
 
 def test_content_before_metadata_of_the_same_rpc_is_refused() -> None:
-    """What a fragment is must be said anew after a reconnection."""
+    """What a fragment is must be said again after a reconnection."""
     progress = ReadProgress(5)
     progress.on_metadata(_metadata(5, 0, 10))
     progress.on_opened()

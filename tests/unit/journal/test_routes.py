@@ -52,7 +52,7 @@ def test_least_recently_used_route_goes_first() -> None:
 
 
 def test_route_is_forgotten_at_its_age() -> None:
-    """Watchless clients must ask anew now and then."""
+    """Watchless clients must ask again now and then."""
     clock = ManualClock()
     routes = RouteCache(2, 60, clock=clock)
     routes.update("one", _route("a"))

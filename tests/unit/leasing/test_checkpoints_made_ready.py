@@ -1,6 +1,6 @@
 """The start of a host: each step is tried again, at once, and for the last time it raises.
 
-Origins are in Azure/azure-event-hubs-node, `processor/tests/retry.spec.ts`; written anew.
+Origins are in Azure/azure-event-hubs-node, `processor/tests/retry.spec.ts`; rewritten.
 """
 
 from __future__ import annotations

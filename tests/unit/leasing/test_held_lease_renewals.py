@@ -1,7 +1,7 @@
 """What a holder knows of its leases as they are renewed, lost, handed off and let go.
 
 Origins are in awslabs/amazon-kinesis-client, package `leases.dynamodb`: `DynamoDBLeaseRenewerIntegrationTest`,
-`DynamoDBLeaseRenewerTest` and, of hand-offs, `DynamoDBLeaseRefresherTest`; written anew.
+`DynamoDBLeaseRenewerTest` and, of hand-offs, `DynamoDBLeaseRefresherTest`; rewritten.
 """
 
 from __future__ import annotations

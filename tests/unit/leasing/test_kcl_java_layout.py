@@ -1,6 +1,6 @@
 """Rows of the Kinesis Client Library for Java, without a table.
 
-Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseSerializerTest`; written anew. That any
+Origins are in awslabs/amazon-kinesis-client, `leases.dynamodb.DynamoDBLeaseSerializerTest`; rewritten. That any
 record is read as it was written is tested with random ones.
 """
 

@@ -1,6 +1,6 @@
 """Which shard a sequence number of Kinesis was given in.
 
-Origins are in awslabs/amazon-kinesis-client, `checkpoint.SequenceNumberValidatorTest`; written anew.
+Origins are in awslabs/amazon-kinesis-client, `checkpoint.SequenceNumberValidatorTest`; rewritten.
 """
 
 from __future__ import annotations

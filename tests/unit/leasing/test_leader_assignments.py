@@ -1,6 +1,6 @@
 """Which worker a leader gives each lease: rules of its passes, without a store.
 
-Origins are in awslabs/amazon-kinesis-client, package `coordinator.assignment`; written anew.
+Origins are in awslabs/amazon-kinesis-client, package `coordinator.assignment`; rewritten.
 """
 
 from __future__ import annotations

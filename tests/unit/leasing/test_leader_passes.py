@@ -1,6 +1,6 @@
 """A leader's passes, elections and resignations, on a clock that stands still.
 
-Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `coordinator.assignment`; written anew.
+Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `coordinator.assignment`; rewritten.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ async def test_leader_steps_down_after_three_failed_passes_and_another_goes_on()
 
 
 async def test_failures_that_are_not_in_a_row_are_forgiven() -> None:
-    """A pass that succeeds begins the count anew."""
+    """A pass that succeeds begins the count again."""
     world = LeadWorld()
     (w1,) = await _fleet(world, "w1")
     for _ in range(3):

@@ -1,7 +1,7 @@
 """What is so unless it is told otherwise: the numbers that other systems have.
 
 Origins are in vmware/vmware-go-kcl-v2 `clientlibrary/config/config_test.go` and awslabs/amazon-kinesis-client
-`leases.LeaseManagementConfig`; written anew.
+`leases.LeaseManagementConfig`; rewritten.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a worker makes of its looks: what is due to it, what is free, and what was asked for.
 
-Origins are in awslabs/amazon-kinesis-client, packages `leases.dynamodb` and `leases`; written anew.
+Origins are in awslabs/amazon-kinesis-client, packages `leases.dynamodb` and `leases`; rewritten.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ async def test_record_without_any_checkpoint_has_only_an_upper_bound(blocking: b
 
 
 async def test_record_is_delivered_once_in_an_assignment(blocking: bool) -> None:
-    """Reading begins anew at the first record of an aggregate, and after errors: what was delivered is left out."""
+    """Reading begins again at the first record of an aggregate, and after errors: what was delivered is left out."""
     shard = CheckpointedShard("7", blocking=blocking)
     records = [record_at(7, 0), record_at(7, 1), record_at(8)]
 

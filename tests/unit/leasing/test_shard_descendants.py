@@ -1,7 +1,7 @@
 """Which shards of a lineage get a lease when only some have one, and where lineages end.
 
 Origins are in awslabs/amazon-kinesis-client, `leases.HierarchicalShardSyncerTest`, its `checkIfDescendant*` family and
-those of `determineNewLeasesToCreate*` without the large diagram; written anew.
+those of `determineNewLeasesToCreate*` without the large diagram; rewritten.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Origins are in azure-sdk-for-js sdk/eventhub/event-hubs, `loadBalancingStrategy.spec.ts` (its greedy strategy asks for
 all that it lacks, its balanced one for one a round), azure-sdk-for-python `test_eventprocessor.py` and
-awslabs/amazon-kinesis-client `leases.dynamodb.DynamoDBLeaseTakerTest`; written anew. A table is written as the workers
+awslabs/amazon-kinesis-client `leases.dynamodb.DynamoDBLeaseTakerTest`; rewritten. A table is written as the workers
 of partitions 0, 1, 2 …; `.` is nobody's, `~` is that of a worker that died or let go.
 """
 

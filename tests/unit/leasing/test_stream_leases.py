@@ -1,7 +1,7 @@
 """The leases that a worker makes for the shards of a stream: what may fail on the way, and what must not.
 
 Origins are in awslabs/amazon-kinesis-client, `lifecycle.ShutdownTaskTest` and `leases.LeaseCleanupManagerTest`; written
-anew.
+again.
 """
 
 from __future__ import annotations

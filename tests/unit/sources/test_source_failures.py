@@ -49,7 +49,7 @@ def test_errors_of_kinesis(error: ClientError | BotoCoreError, kind: FailureKind
 
 
 def test_refusals_of_kinesis_that_the_reader_answers_itself() -> None:
-    """It backs off from the one, and begins anew after the other."""
+    """It backs off from the one, and begins again after the other."""
     assert isinstance(told_apart("orders", refused("LimitExceededException")), ThrottledError)
     assert isinstance(
         told_apart("orders", refused("ExpiredIteratorException")), ExpiredIteratorError

@@ -85,7 +85,7 @@ def test_place_is_read_from_its_text() -> None:
 def test_first_batch_begins_where_its_end_says() -> None:
     """Plan: the offsets of a first, an empty first and a second batch, through JSON.
 
-    Why: Spark asks anew where a stream begins when it repeats the first batch, and the write head has moved by then.
+    Why: Spark asks again where a stream begins when it repeats the first batch, and the write head has moved by then.
     """
     began = {"a/b": JournalState(40)}
     pending = JournalState(90, {7: ProducerState(5, 60, 9), 8: ProducerState(3)})

@@ -141,7 +141,7 @@ def test_manifest_that_begins_anew_is_named_once_it_is_there(
     database = Database(tmp_path)
     recording.record_changes()
     before = len(log.changes)
-    database.write("MANIFEST-000005", b"all anew;")
+    database.write("MANIFEST-000005", b"all again;")
     (tmp_path / "CURRENT").write_bytes(b"MANIFEST-000005\n")
     (tmp_path / "MANIFEST-000001").unlink()
 

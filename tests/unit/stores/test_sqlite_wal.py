@@ -48,7 +48,7 @@ def test_header_tells_the_page_size(log: bytes) -> None:
     "content", [b"", b"\x37\x7f\x06\x82", bytes(64), b"SQLite format 3\x00" * 4]
 )
 def test_what_is_no_log_has_no_header(content: bytes) -> None:
-    """An empty log is one that has begun anew; another file is none."""
+    """An empty log is one that has begun again; another file is none."""
     assert parse_header(content) is None
 
 

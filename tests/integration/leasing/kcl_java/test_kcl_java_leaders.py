@@ -1,6 +1,6 @@
 """A leader of ours over a table of the Kinesis Client Library for Java, and what it does about theirs.
 
-Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; written anew.
+Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; rewritten.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables of the Kinesis Client Library for Java, with its own workers in them: who gets a lease, and who learns of it.
 
-Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; written anew.
+Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; rewritten.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def test_their_leader_hands_our_lease_off(
 async def test_hand_off_is_noticed_though_no_counter_moves(
     subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
 ) -> None:
-    """What was decided before it is decided anew: else we would take what their leader has given to another."""
+    """What was decided before it is decided again: else we would take what their leader has given to another."""
     peer.create(SHARD)
     assert peer.take(subject.row(SHARD))
     seen = await lease_now(manager, SHARD)

@@ -1,6 +1,6 @@
 """Rows of the Kinesis Client Library for Java: to the letter what its workers write and read.
 
-Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; written anew.
+Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; rewritten.
 """
 
 from __future__ import annotations

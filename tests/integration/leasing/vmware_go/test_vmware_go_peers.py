@@ -1,6 +1,6 @@
 """Tables of vmware-go-kcl, with its own workers in them: who waits for whom, who asks, and who is fenced.
 
-Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`, written anew; tests
+Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`, rewritten; tests
 that name none show that we do not have what is wrong there.
 """
 
@@ -142,7 +142,7 @@ async def test_we_steal_from_them_by_asking(
 async def test_holder_that_renewed_since_is_claimed_all_the_same(
     subject: DynamoSubject, ours: ShardCheckpointer, peer: VmwareGoPeer, clock: SteppingClock
 ) -> None:
-    """`TestFetchCheckpointWithStealing`: theirs must read the moment anew, for its claim asks for it."""
+    """`TestFetchCheckpointWithStealing`: theirs must read the moment again, for its claim asks for it."""
     peer.acquire()
     peer.commit("5")
     seen = await subject.store.get(SHARD)

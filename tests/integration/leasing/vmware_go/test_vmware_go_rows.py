@@ -1,6 +1,6 @@
 """Rows of vmware-go-kcl: to the letter what its workers write, and what they can read.
 
-Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`, written anew; tests
+Origins are in vmware/vmware-go-kcl-v2, `clientlibrary/checkpoint/dynamodb-checkpointer_test.go`, rewritten; tests
 that name none show that we do not have what is wrong there.
 """
 

@@ -1,7 +1,7 @@
 """Workers of ours that share a table of vmware-go-kcl: what its own tests ask of theirs.
 
 Origins are in vmware/vmware-go-kcl-v2 `test/worker_lease_stealing_test.go` and `test/worker_custom_test.go`; written
-anew, on a stream in memory.
+again, on a stream in memory.
 """
 
 from __future__ import annotations

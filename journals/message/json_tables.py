@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _UNCHECKED_NESTING_MAX: Final = 256
 """Number of brackets in a JSON message up to which its nesting needs no check."""
+_NESTING_MAX: Final = 400
+"""Levels of objects and lists in a message that becomes columns; each may take two of the 1,000 calls of a thread."""
 _OPENING_BRACE: Final = ord("{")
 _LOWER: Final = 0x20
 """Makes an opening brace of an opening bracket, and of no other character."""
@@ -196,11 +198,28 @@ def _check_nesting(batch: MessageRun, payloads: Payloads, codes: NDArray[np.uint
     bounds = opening.searchsorted(np.append(starts, len(codes)))
     for index in np.flatnonzero(np.diff(bounds) > _UNCHECKED_NESTING_MAX).tolist():
         try:
-            msgspec.json.decode(batch.payloads[index])
+            value = msgspec.json.decode(batch.payloads[index])
         except RecursionError as error:
             raise undecodable(batch, index, error) from error
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # Not JSON: it has no nesting, and the parser refuses it.
+            continue  # Not JSON: it has no nesting, and the parser refuses it.
+        # From Python 3.12 on, the parser goes deeper than functions that follow the types of the columns can.
+        if _is_nested_deeper(value, _NESTING_MAX):
+            cause = RecursionError(
+                f"maximum recursion depth exceeded: more than {_NESTING_MAX} levels"
+            )
+            raise undecodable(batch, index, cause)
+
+
+def _is_nested_deeper(value: Any, depth: int) -> bool:
+    """Tell whether a JSON value has objects and lists within each other on more levels than `depth`."""
+    level = [value]
+    for _ in range(depth + 1):
+        inner = [each for each in level if isinstance(each, (dict, list))]
+        level = [
+            part for each in inner for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(inner)
 
 
 def check_text(batch: MessageRun, codes: NDArray[np.uint8]) -> None:

@@ -61,13 +61,14 @@ class Judged:
         _, _, commit = self.store.perform((), operations, (), author=author, note=note)
         assert commit is not None
         change = self.world.apply(commit)
-        return self._judge(change) if judge and change is not None else []
+        return self.violations_of(change) if judge and change is not None else []
 
     def lead_writes(self, *operations: Operation, note: object = None) -> list[str]:
         """Write as the leader."""
         return self.write(str(A1), *operations, note=note)
 
-    def _judge(self, change: ClusterChange) -> list[str]:
+    def violations_of(self, change: ClusterChange) -> list[str]:
+        """Return the invariants that a change violates."""
         found: list[InvariantViolation] = []
         for invariant in self.invariants:
             found += invariant.on_change(self.world, change)
@@ -210,7 +211,7 @@ class TestSafety:
         change = judged.world.apply(commit)
         assert change is not None
 
-        assert judged._judge(change) == []
+        assert judged.violations_of(change) == []
 
     def test_loss_of_a_zone_that_the_plan_has_is_caught(self) -> None:
         """Enough replicas are left, all in one zone, where two were and are planned."""

@@ -461,5 +461,5 @@ async def test_commands_connect_with_tls_options_and_say_what_is_missing(
     assert "--tls-cert" in unnamed.stderr
     assert "for another name" in misnamed.stderr
     assert "Error: --tls-key: expected a file" in halved.stderr
-    assert {unknown.status, unnamed.status, halved.status} == {1}
+    assert (unknown.status, unnamed.status, halved.status) == (1, 1, 2)
     assert unknown.stderr.count("\n") == 1

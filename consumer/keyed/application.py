@@ -16,7 +16,7 @@ from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.processor import KeyedProcessor
-from broadsheet.consumer.keyed.row_types import Declared, RowType
+from broadsheet.consumer.keyed.row_types import Declared, StateRowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.state_table import STATE_TABLE
 from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore
@@ -221,19 +221,19 @@ class KeyedApplication:
             self.read_through = source.read_through
         self._output = output
         self._side = side
-        input_schema = _named(RowType, "rows", rows).schema
+        input_schema = _named(StateRowType, "rows", rows).schema
         mode = TimeMode(time)
-        _check_key(_named(RowType, "key", key).schema, input_schema)
+        _check_key(_named(StateRowType, "key", key).schema, input_schema)
         if mode is TimeMode.EVENT and event_time is None:
             raise ValidationError("event_time", "expected one, because time is 'event'")
         if event_time is not None:
             _check_event_time(event_time.column, input_schema)
         self._output_type = (
-            None if output is None else _named(RowType, "output.schema", output.schema)
+            None if output is None else _named(StateRowType, "output.schema", output.schema)
         )
         self._settings = KeyedSettings(
             input_schema=input_schema,
-            key=_named(KeyCodec, "key", _named(RowType, "key", key).schema),
+            key=_named(KeyCodec, "key", _named(StateRowType, "key", key).schema),
             mode=mode,
             event_time="" if event_time is None else event_time.column,
             rules=WatermarkRules() if event_time is None else event_time.rules,

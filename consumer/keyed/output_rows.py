@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.consumer.keyed.row_types import StateRowType
 from broadsheet.runtime.errors import ValidationError
 
 _NO_INTEGERS: Final = frozenset({bool, float, Decimal})
 
 
-def output_table(rows: Sequence[Any], row_type: RowType) -> pa.Table:
+def output_table(rows: Sequence[Any], row_type: StateRowType) -> pa.Table:
     """Return rows as a table.
 
     Args:

@@ -20,7 +20,12 @@ from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.key_codec import GROUPS
 from broadsheet.consumer.keyed.row_index import Rows
 from broadsheet.consumer.recoverylog.local_state import LocalState
-from broadsheet.consumer.stores.change_files import ChangeFiles, Frame, Layout, StoredFile
+from broadsheet.consumer.stores.change_files import (
+    ChangeFiles,
+    RecordedFrame,
+    RecordedLayout,
+    StoredFile,
+)
 from broadsheet.consumer.stores.store_record import KEYED
 from broadsheet.runtime.op_future import OpFuture
 
@@ -35,7 +40,7 @@ _LEVEL: Final = 1
 _decode_rows: Final = msgspec.msgpack.Decoder(dict[bytes, bytes | None]).decode
 
 
-class KeyedLayout(Layout, frozen=True):
+class KeyedLayout(RecordedLayout, frozen=True):
     """The first frame of a file."""
 
     begin: int = 0
@@ -44,7 +49,7 @@ class KeyedLayout(Layout, frozen=True):
     """Behind the last one."""
 
 
-class KeyedFrame(Frame, omit_defaults=True):
+class KeyedFrame(RecordedFrame, omit_defaults=True):
     """A commit, or a part of a snapshot."""
 
     rows: bytes = b""

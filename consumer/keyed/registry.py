@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.consumer.keyed.key_codec import KeyCodec
-from broadsheet.consumer.keyed.row_types import Declared, Decoding, Evolution, Field, RowType
+from broadsheet.consumer.keyed.row_types import Declared, Decoding, Evolution, Field, StateRowType
 from broadsheet.consumer.keyed.state_rows import VARIABLE_BYTES
 from broadsheet.consumer.keyed.variables import VariableType
 from broadsheet.runtime.errors import ValidationError
@@ -52,8 +52,8 @@ class Registry:
                 it; the error names variable and field.
         """
         try:
-            row_type = RowType(declared)
-            key_type = None if key is None else RowType(key)
+            row_type = StateRowType(declared)
+            key_type = None if key is None else StateRowType(key)
             codec = None if key_type is None else KeyCodec(key_type.schema)
             stored = self._stored(name, kind, key_type)
             fields = list(row_type.fields)
@@ -77,7 +77,7 @@ class Registry:
             key_type,
         )
 
-    def _stored(self, name: str, kind: str, key_type: RowType | None) -> _Stored:
+    def _stored(self, name: str, kind: str, key_type: StateRowType | None) -> _Stored:
         keys = [] if key_type is None else list(key_type.fields)
         stored = self._variables.get(name)
         if stored is None:

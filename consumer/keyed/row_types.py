@@ -74,7 +74,7 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
     nullable: bool
 
 
-class RowType:
+class StateRowType:
     """One declaration."""
 
     def __init__(self, declared: Declared) -> None:
@@ -218,7 +218,7 @@ class RowType:
 class Evolution:
     """Reads rows of an earlier declaration with the present one, field by field, by name."""
 
-    def __init__(self, written: Sequence[Field], wanted: RowType) -> None:
+    def __init__(self, written: Sequence[Field], wanted: StateRowType) -> None:
         """Compare the two.
 
         Raises:
@@ -253,7 +253,7 @@ class Evolution:
         return [None if place is None else fields[place] for place in self._places]
 
 
-Decoding = RowType | Evolution
+Decoding = StateRowType | Evolution
 """What decodes the rows of one schema id."""
 
 

@@ -85,7 +85,7 @@ class _Change:
     checkpoint: EncodedCheckpoint
 
 
-class CommittedView:
+class CommittedRowsView:
     """All rows as of one commit, to be iterated over once."""
 
     def __init__(
@@ -298,7 +298,7 @@ class KeyedStore:
         return [(name[1 + len(place) :], row) for name, row in stored]
 
     @contextmanager
-    def view(self) -> Iterator[CommittedView]:
+    def view(self) -> Iterator[CommittedRowsView]:
         """Return all rows as of one commit, whatever is committed later; on any thread.
 
         Raises:
@@ -309,7 +309,7 @@ class KeyedStore:
             checkpoint = stored_checkpoint(self._fqn, self._checkpoint)
             rows = index.view(STATE, after_prefix(STATE))
             timers = index.view(TIMERS, after_prefix(TIMERS))
-        view = CommittedView(checkpoint, rows, timers)
+        view = CommittedRowsView(checkpoint, rows, timers)
         del rows, timers
         try:
             yield view

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
 from broadsheet.consumer.keyed.key_codec import KeyCodec
-from broadsheet.consumer.keyed.row_types import Decoding, RowType
+from broadsheet.consumer.keyed.row_types import Decoding, StateRowType
 from broadsheet.consumer.keyed.state_rows import (
     content_of,
     expiry_of,
@@ -78,7 +78,7 @@ class VariableType:
     name: str
     suffix: bytes
     """The number: beginning of its rows' suffixes."""
-    row_type: RowType
+    row_type: StateRowType
     schema_id: bytes
     """Of rows that are written."""
     decoders: Mapping[bytes, Decoding]
@@ -86,7 +86,7 @@ class VariableType:
     ttl_ms: int | None = None
     key_codec: KeyCodec | None = None
     """Of a map."""
-    key_type: RowType | None = None
+    key_type: StateRowType | None = None
     """Of a map."""
 
 

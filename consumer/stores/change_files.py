@@ -45,13 +45,13 @@ _LENGTH_BYTES, _SUM_BYTES = 8, 4
 _PREFIX_BYTES: Final = _LENGTH_BYTES + _SUM_BYTES
 
 
-class Layout(msgspec.Struct, frozen=True):
+class RecordedLayout(msgspec.Struct, frozen=True):
     """The first frame of a file."""
 
     version: int
 
 
-class Frame(msgspec.Struct, omit_defaults=True):
+class RecordedFrame(msgspec.Struct, omit_defaults=True):
     """A commit, or a part of a snapshot, whose last frame alone has the number."""
 
     number: int = 0
@@ -60,8 +60,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """Contents, by id, of those that the commit brought; in a snapshot of all."""
 
 
-LayoutT = TypeVar("LayoutT", bound=Layout)
-FrameT = TypeVar("FrameT", bound=Frame)
+LayoutT = TypeVar("LayoutT", bound=RecordedLayout)
+FrameT = TypeVar("FrameT", bound=RecordedFrame)
 
 
 class StoredFile(NamedTuple):
@@ -378,7 +378,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         )
 
 
-def _framed(body: Layout | Frame) -> bytes:
+def _framed(body: RecordedLayout | RecordedFrame) -> bytes:
     content = msgspec.msgpack.encode(body)
     checksum = google_crc32c.value(content).to_bytes(_SUM_BYTES, "big")
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), checksum, content))

@@ -24,7 +24,7 @@ UNFIT_FAILURES_MAX: Final = 8
 _CAUSE_CHARACTERS_MAX: Final = 1_500
 
 
-class Problem(Enum):
+class ExecutorProblem(Enum):
     """The kinds of problems of an executor; each value is the anchor of its section on `PAGE`."""
 
     PYTHON_MISSING = "python-missing"
@@ -56,7 +56,7 @@ class FailedAttempt:
 class Diagnosis:
     """A problem of an executor: the executor's own words, and the remedy."""
 
-    problem: Problem
+    problem: ExecutorProblem
     cause: str
     """The error that ended the task, without the traceback."""
     remedy: str
@@ -121,28 +121,31 @@ def diagnose(error: str) -> Diagnosis | None:
     found = _CLASS.match(cause)
     name = found["name"] if found else ""
     if cause.startswith("Cannot run program"):
-        problem, remedy = Problem.PYTHON_MISSING, f"{_OTHER_PYTHON} that each executor has"
+        problem, remedy = ExecutorProblem.PYTHON_MISSING, f"{_OTHER_PYTHON} that each executor has"
     elif "PYTHON_VERSION_MISMATCH" in cause:
-        problem = Problem.PYTHON_DIFFERS
+        problem = ExecutorProblem.PYTHON_DIFFERS
         remedy = f"{_OTHER_PYTHON} of the driver's version on each executor, {_ENVIRONMENT}"
     elif name == "VersionsDifferError":
-        problem = Problem.VERSIONS_DIFFER
+        problem = ExecutorProblem.VERSIONS_DIFFER
         remedy = f"Install the driver's versions on each executor, {_ENVIRONMENT}"
     elif name == "ArgumentMissingError":
-        problem, remedy = Problem.ARGUMENT_MISSING, "Or pass it as ShardCluster(…, arguments={…})"
+        problem, remedy = (
+            ExecutorProblem.ARGUMENT_MISSING,
+            "Or pass it as ShardCluster(…, arguments={…})",
+        )
     elif name == "ExtraMissingError":
-        problem, remedy = Problem.EXTRA_MISSING, "Install it in the Python of each executor"
+        problem, remedy = ExecutorProblem.EXTRA_MISSING, "Install it in the Python of each executor"
     elif absent := _absent_module(name, cause, error):
         problem, remedy = _of_absent(absent, error)
     elif name in _OF_IMPORTS or (name == "AttributeError" and "Can't get attribute" in cause):
-        problem = Problem.MODULE_BROKEN
+        problem = ExecutorProblem.MODULE_BROKEN
         remedy = (
             "The executor has the module but cannot import it, or has another version of it: send the driver's with "
             "--py-files or spark.sparkContext.addPyFile(…)"
         )
     else:
         return None
-    if problem in (Problem.MODULE_BROKEN, Problem.MODULE_MISSING):
+    if problem in (ExecutorProblem.MODULE_BROKEN, ExecutorProblem.MODULE_MISSING):
         cause = _with_place(cause, error)
     return Diagnosis(problem=problem, cause=cause, remedy=remedy)
 
@@ -155,30 +158,30 @@ def _absent_module(name: str, cause: str, error: str) -> str:
     return absent["module"] if absent and is_of_import else ""
 
 
-def _of_absent(module: str, error: str) -> tuple[Problem, str]:
+def _of_absent(module: str, error: str) -> tuple[ExecutorProblem, str]:
     top = module.partition(".")[0]
     if top in ("pyspark", "py4j"):
         return (
-            Problem.PYSPARK_MISSING,
+            ExecutorProblem.PYSPARK_MISSING,
             f"{_OTHER_PYTHON} that has PySpark on each executor, {_ENVIRONMENT}",
         )
     ours = "the driver's version of broadsheet[spark] in the Python of each executor"
     if module == "broadsheet":
-        return Problem.BROADSHEET_MISSING, f"Install {ours}, {_ENVIRONMENT}"
+        return ExecutorProblem.BROADSHEET_MISSING, f"Install {ours}, {_ENVIRONMENT}"
     if extra := EXTRAS.get(top):
         what = f"{extra[1]} (the extra `{extra[0]}`) in the Python of each executor"
-        return Problem.EXTRA_MISSING, f"Install {what}, {_ENVIRONMENT}"
+        return ExecutorProblem.EXTRA_MISSING, f"Install {what}, {_ENVIRONMENT}"
     place = _place(error)
     is_missed_by_ours = (
         place is not None and "/broadsheet/" in place[0] and not place[0].endswith(_IMPORTERS)
     )
     if top == "broadsheet" or is_missed_by_ours:
         return (
-            Problem.DEPENDENCY_MISSING,
+            ExecutorProblem.DEPENDENCY_MISSING,
             f"Broadsheet is incomplete on the executor: install {ours}, {_ENVIRONMENT}",
         )
     return (
-        Problem.MODULE_MISSING,
+        ExecutorProblem.MODULE_MISSING,
         (
             f"Send {top} to executors: spark-submit --py-files, or spark.sparkContext.addPyFile(…) before the cluster "
             "is started; a package with its dependencies as an environment with spark.archives"

@@ -46,7 +46,7 @@ _KNOWN: Final = ("selector", "table", "maxStalenessSeconds", "includeMetadata", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateOptions:
+class StateFormatOptions:
     """Options of a read of shards' state."""
 
     access: ClusterAccess
@@ -59,14 +59,14 @@ class StateOptions:
     patience_seconds: float
 
 
-def state_options(options: Mapping[str, str]) -> StateOptions:
+def state_options(options: Mapping[str, str]) -> StateFormatOptions:
     """Return the options of a read.
 
     Raises:
         OptionError: one is unknown, missing or wrong.
     """
     given = options_of(options, known=_KNOWN)
-    return StateOptions(
+    return StateFormatOptions(
         access=access_of(given),
         selector=selector_of(given),
         table=given.text_or_none("table") or "",
@@ -129,7 +129,7 @@ class ShardPartition(InputPartition):
 class ShardStateReader(DataSourceReader):
     """Reads a partition a shard."""
 
-    def __init__(self, options: StateOptions, schema: StructType) -> None:
+    def __init__(self, options: StateFormatOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._columns = table_columns(schema, include_metadata=options.include_metadata)
@@ -158,7 +158,7 @@ class ShardStateReader(DataSourceReader):
             yield fitted(batch, wanted, provenance)
 
 
-def _listed(options: StateOptions) -> list[ListResponse.Shard]:
+def _listed(options: StateFormatOptions) -> list[ListResponse.Shard]:
     """Return the selected shards.
 
     Raises:
@@ -174,7 +174,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
     return list(listing.shards)
 
 
-def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, pa.Schema]:
+def _described(options: StateFormatOptions, listed: ListResponse.Shard) -> dict[str, pa.Schema]:
     import pyarrow as pa
 
     from broadsheet.spark_bridge.shard_tables.state_scan import describe_first
@@ -190,7 +190,9 @@ def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, p
         raise StateReadError(listed.spec.id, f"its member sent no schema: {error}") from error
 
 
-def _order(options: StateOptions, shard_id: str, route: bytes, columns: Sequence[str]) -> ScanOrder:
+def _order(
+    options: StateFormatOptions, shard_id: str, route: bytes, columns: Sequence[str]
+) -> ScanOrder:
     from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder
 
     return ScanOrder(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor
-from broadsheet.consumer.keyed.row_types import Declared, RowType
+from broadsheet.consumer.keyed.row_types import Declared, StateRowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.store import IndexKind, KeyedStore
 from broadsheet.consumer.keyed.txn_time import TimeMode
@@ -44,10 +44,10 @@ class SteppedClock:
 
 def settings_of(rows: Declared, key: Declared, **parts: Any) -> KeyedSettings:
     """Return settings; the rows' column `at` is their event time if there is one."""
-    schema = RowType(rows).schema
+    schema = StateRowType(rows).schema
     parts.setdefault("mode", TimeMode.NONE)
     parts.setdefault("event_time", "at" if "at" in schema.names else "")
-    return KeyedSettings(input_schema=schema, key=KeyCodec(RowType(key).schema), **parts)
+    return KeyedSettings(input_schema=schema, key=KeyCodec(StateRowType(key).schema), **parts)
 
 
 class Lives:

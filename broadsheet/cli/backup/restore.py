@@ -45,7 +45,7 @@ class RestoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference(Generic[SpecT]):
+class MissingSpecs(Generic[SpecT]):
     """What a backup has beside a cluster."""
 
     missing: Sequence[SpecT]
@@ -55,7 +55,7 @@ class Difference(Generic[SpecT]):
 
 def difference(
     saved: Mapping[str, SpecT], present: Mapping[str, SpecT], *, what: str
-) -> Difference[SpecT]:
+) -> MissingSpecs[SpecT]:
     """Compare saved specs with those that are there, each by its name.
 
     Raises:
@@ -71,7 +71,7 @@ def difference(
         )
     missing = [spec for name, spec in saved.items() if name not in present]
     same = [name for name in saved if name in present]
-    return Difference(missing, same)
+    return MissingSpecs(missing, same)
 
 
 @cluster_command("restore", RestoreOptions)

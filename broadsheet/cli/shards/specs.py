@@ -18,7 +18,7 @@ from broadsheet.cli.shards.space import (
     read_shard_changes,
     space_of_listing,
 )
-from broadsheet.cli.shards.table import ShardTable
+from broadsheet.cli.shards.table import ShardListTable
 from broadsheet.cli.specs.files import errors_name_places
 from broadsheet.cli.specs.kind import Change, Document, Specs, Stored
 from broadsheet.consumer.client import ShardClient
@@ -54,7 +54,7 @@ class _ShardSpecs(Specs[ShardSpec]):
         return await listed_shards(self._client, names, selector)
 
     def table(self, names: Sequence[str], selector: str, columns: ListColumns) -> Table:
-        return ShardTable(self._connection, self._client, names, selector, columns)
+        return ShardListTable(self._connection, self._client, names, selector, columns)
 
     @classmethod
     def stored(cls, listing: ShardListResponse) -> list[Stored[ShardSpec]]:

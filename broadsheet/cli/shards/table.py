@@ -23,7 +23,7 @@ LOST_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class ShardTable(Table):
+class ShardListTable(Table):
     """The shards of some ids, or those that match a selector."""
 
     connection: Connection

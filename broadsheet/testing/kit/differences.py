@@ -14,7 +14,7 @@ _DIFFERENCES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The results of a run, as plain values."""
 
     state: Any
@@ -68,7 +68,7 @@ def without(value: Any, names: Collection[str]) -> Any:
     return value
 
 
-def differences(outcome: Outcome, expected: Outcome) -> list[Difference]:
+def differences(outcome: RunOutcome, expected: RunOutcome) -> list[Difference]:
     """Return what differs, the most telling first: messages, then effects, then the state."""
     found: list[Difference] = []
     for journal in sorted({*outcome.published, *expected.published}):

@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 from broadsheet.runtime.errors import BroadsheetError, ValidationError
 from broadsheet.testing.allocator.kernel.run import logs_to
 from broadsheet.testing.kit.cluster import NewApplication, TestCluster
-from broadsheet.testing.kit.differences import UNSTEADY, Outcome, differences, hint, told, without
+from broadsheet.testing.kit.differences import (
+    UNSTEADY,
+    RunOutcome,
+    differences,
+    hint,
+    told,
+    without,
+)
 from broadsheet.testing.kit.errors import NotExactlyOnceError
 from broadsheet.testing.kit.states import plain
 from broadsheet.testing.kit.steps import KillPoint, Step, StepTaken, kill_points
@@ -54,7 +61,7 @@ _Fault: TypeAlias = KillPoint | _CommitFault
 
 @dataclass(slots=True)
 class _Run:
-    outcome: Outcome
+    outcome: RunOutcome
     steps: list[StepTaken] = field(default_factory=list)
 
 
@@ -150,7 +157,7 @@ def _faults(steps: Sequence[StepTaken]) -> list[_Fault]:
     return [*kill_points(steps), *commits]
 
 
-def _try(trial: _Trial, fault: _Fault, expected: Outcome) -> None:
+def _try(trial: _Trial, fault: _Fault, expected: RunOutcome) -> None:
     __tracebackhide__ = True
     try:
         run = _run(trial, fault)
@@ -183,11 +190,11 @@ def _run(trial: _Trial, fault: _Fault | None) -> _Run:
         return _Run(outcome, cluster.steps)
 
 
-def _outcome(trial: _Trial, cluster: TestCluster, effects_before: int) -> Outcome:
+def _outcome(trial: _Trial, cluster: TestCluster, effects_before: int) -> RunOutcome:
     def clean(value: Any) -> Any:
         return without(plain(value), trial.ignore)
 
-    return Outcome(
+    return RunOutcome(
         state=clean(cluster.states()),
         published={
             journal: [clean(message) for message in cluster.published(journal)]

@@ -20,7 +20,7 @@ from broadsheet.testing.kit.watched_application import KilledError, WatchedAppli
 from broadsheet.wire.journal_pb2 import AppendResponse
 
 
-class Surroundings(Protocol):
+class ProcessWorld(Protocol):
     """The part of its world that a process needs; called on any thread."""
 
     def require_journal(self, mapped: MappedJournal) -> None:
@@ -49,7 +49,7 @@ class ProcessWatcher:
         process: Process,
         *,
         switchboard: Switchboard,
-        surroundings: Surroundings,
+        surroundings: ProcessWorld,
     ) -> None:
         """Watch a process that does not run yet. Make it on the loop.
 

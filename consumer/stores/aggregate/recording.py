@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from broadsheet.consumer.recoverylog.local_state import LocalState
-from broadsheet.consumer.stores.change_files import ChangeFiles, Frame, Layout
+from broadsheet.consumer.stores.change_files import ChangeFiles, RecordedFrame, RecordedLayout
 from broadsheet.consumer.stores.store_record import AGGREGATE
 from broadsheet.runtime.op_future import OpFuture
 
@@ -24,7 +24,7 @@ _FILES_MAX: Final = 64
 _VERSION: Final = 1
 
 
-class FileLayout(Layout, frozen=True):
+class FileLayout(RecordedLayout, frozen=True):
     """The first frame of a file."""
 
     key: dict[str, str]
@@ -35,7 +35,7 @@ class FileLayout(Layout, frozen=True):
     """Of the rows of all frames."""
 
 
-class ChangeFrame(Frame, omit_defaults=True):
+class ChangeFrame(RecordedFrame, omit_defaults=True):
     """A commit, or a part of a snapshot."""
 
     rows: bytes = b""

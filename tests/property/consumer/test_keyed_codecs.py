@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
 from broadsheet.consumer.keyed.key_codec import GROUPS, KeyCodec, group_of
-from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.consumer.keyed.row_types import StateRowType
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["", "\x00", "\x00a"])
 _decimals = st.decimals(-(10**12), 10**12, places=3, allow_nan=False)
@@ -157,7 +157,7 @@ _ROWS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 def test_rows_of_every_type_come_back_as_they_were(kind: str) -> None:
     """A value that is committed must be the one that is read: null, in a row, and as an element that expires."""
     declared, values = _ROWS[kind]
-    row_type = RowType(declared)
+    row_type = StateRowType(declared)
 
     @settings(max_examples=40, deadline=None)
     @given(st.none() | values, st.none() | st.integers(-(2**63), 2**63 - 1))

@@ -24,7 +24,7 @@ from broadsheet.consumer.keyed import (
 )
 from broadsheet.consumer.keyed.ddl import parse_ddl
 from broadsheet.consumer.keyed.output_rows import output_table
-from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.consumer.keyed.row_types import StateRowType
 from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.journals import NDJSON, JsonType, MappedJournal
@@ -316,12 +316,12 @@ def test_application_whose_parts_do_not_fit_is_refused_when_it_is_made(
 def test_output_that_does_not_fit_names_its_column(rows: list[Any], error: str) -> None:
     """The handler is the user's: the error says which column of its output is wrong."""
     with pytest.raises(ValidationError, match=error):
-        output_table(rows, RowType("key string NOT NULL, n long"))
+        output_table(rows, StateRowType("key string NOT NULL, n long"))
 
 
 def test_output_of_a_class_is_columns_of_its_fields() -> None:
     """Handlers may yield objects of the declared class."""
-    table = output_table([Point(1), Point(2, 0.5)], RowType(Point))
+    table = output_table([Point(1), Point(2, 0.5)], StateRowType(Point))
 
     assert table.to_pydict() == {"x": [1, 2], "y": [None, 0.5]}
     assert JournalOutput(MappedJournal("out", NDJSON), JsonType(), Point).schema is Point

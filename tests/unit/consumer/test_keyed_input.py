@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from broadsheet.consumer.keyed.grouping import rows_of
-from broadsheet.consumer.keyed.row_types import RowType
+from broadsheet.consumer.keyed.row_types import StateRowType
 from broadsheet.consumer.keyed.txn_time import TimeState, begun, observe
 from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.journals import ArrowType, CsvType, JsonType, MessageType
@@ -18,7 +18,7 @@ from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.uuid import Flags, build_uuid
 
-SCHEMA = RowType("key string NOT NULL, n long, missing double").schema
+SCHEMA = StateRowType("key string NOT NULL, n long, missing double").schema
 
 
 def run_of(message_type: MessageType, messages: Sequence[Any]) -> MessageBatch:
@@ -63,7 +63,7 @@ def test_rows_of_csv_records_are_fields_by_number() -> None:
     """CSV records name no fields, so an application declares those that it wants of `f1`, `f2` and so on."""
     batch = run_of(CsvType(columns=3), [["", "a", "x", "1"], ["", "b", "y", "2"]])
 
-    table = rows_of(batch, RowType("f3 long, f1 string").schema)
+    table = rows_of(batch, StateRowType("f3 long, f1 string").schema)
 
     assert table.to_pylist() == [{"f3": 1, "f1": "a"}, {"f3": 2, "f1": "b"}]
 

@@ -82,3 +82,13 @@ def test_metrics_are_defined_in_modules_of_their_own() -> None:
 
     assert len(defining) > 5
     assert {name for name in defining if not name.endswith("/metrics.py")} == set()
+
+
+def test_public_class_has_a_name_of_its_own() -> None:
+    """Who searches for a class by its name finds one; two of a name are imported for each other."""
+    places: dict[str, list[str]] = {}
+    for module in _modules():
+        for node in ast.parse((REPOSITORY / module).read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -7,8 +7,8 @@ import pytest
 from broadsheet.spark_bridge.cluster.executor_problems import (
     PAGE,
     UNFIT_FAILURES_MAX,
+    ExecutorProblem,
     FailedAttempt,
-    Problem,
     cause_of,
     diagnose,
     unfit_executors,
@@ -50,30 +50,40 @@ CHAINED = (
 @pytest.mark.parametrize(
     ("error", "problem", "cause", "remedy"),
     [
-        (NO_PYTHON, Problem.PYTHON_MISSING, 'Cannot run program "/venv/python"', "PYSPARK_PYTHON"),
-        (DIFFERENT, Problem.PYTHON_DIFFERS, "3.12 than that in driver: 3.11", "spark.archives"),
-        (STDERR, Problem.PYSPARK_MISSING, "No module named 'pyspark'", "PYSPARK_PYTHON"),
+        (
+            NO_PYTHON,
+            ExecutorProblem.PYTHON_MISSING,
+            'Cannot run program "/venv/python"',
+            "PYSPARK_PYTHON",
+        ),
+        (
+            DIFFERENT,
+            ExecutorProblem.PYTHON_DIFFERS,
+            "3.12 than that in driver: 3.11",
+            "spark.archives",
+        ),
+        (STDERR, ExecutorProblem.PYSPARK_MISSING, "No module named 'pyspark'", "PYSPARK_PYTHON"),
         (
             _raised("a.VersionsDifferError: Broadsheet 1 on the driver, 2 on the executor"),
-            Problem.VERSIONS_DIFFER,
+            ExecutorProblem.VERSIONS_DIFFER,
             "2 on the executor",
             "Install the driver's versions",
         ),
         (
             _raised("ModuleNotFoundError: No module named 'broadsheet'\nthe executor has Python 3"),
-            Problem.BROADSHEET_MISSING,
+            ExecutorProblem.BROADSHEET_MISSING,
             "No module named 'broadsheet'; the executor has Python 3",
             "broadsheet[spark]",
         ),
         (
             _raised("ModuleNotFoundError: No module named 'rocksdict'"),
-            Problem.EXTRA_MISSING,
+            ExecutorProblem.EXTRA_MISSING,
             "rocksdict",
             "Install rocksdict (the extra `rocksdb`) in the Python",
         ),
         (
             _raised("a.ExtraMissingError: b.C needs boto3 (the extra `aws`): pip install x"),
-            Problem.EXTRA_MISSING,
+            ExecutorProblem.EXTRA_MISSING,
             "needs boto3",
             "in the Python of each executor",
         ),
@@ -82,38 +92,38 @@ CHAINED = (
                 "ModuleNotFoundError: No module named 'structlog'",
                 path="/venv/lib/python3.11/site-packages/broadsheet/runtime/logs.py",
             ),
-            Problem.DEPENDENCY_MISSING,
+            ExecutorProblem.DEPENDENCY_MISSING,
             "structlog",
             "Broadsheet is incomplete",
         ),
         (
             CHAINED,
-            Problem.MODULE_MISSING,
+            ExecutorProblem.MODULE_MISSING,
             "(at /app/mine.py, line 3)",
             "Send helpers to executors: spark-submit --py-files",
         ),
         (
             _raised("AttributeError: Can't get attribute 'create' on <module 'app'>"),
-            Problem.MODULE_BROKEN,
+            ExecutorProblem.MODULE_BROKEN,
             "Can't get attribute 'create'",
             "another version of it",
         ),
         (
             _raised("ImportError: cannot import name 'a' from 'b'"),
-            Problem.MODULE_BROKEN,
+            ExecutorProblem.MODULE_BROKEN,
             "cannot import name 'a' from 'b' (at /spark/jobs/app.py, line 7)",
             "addPyFile",
         ),
         (
             _raised("broadsheet.spark_bridge.errors.ArgumentMissingError: was not given 'x'"),
-            Problem.ARGUMENT_MISSING,
+            ExecutorProblem.ARGUMENT_MISSING,
             "was not given 'x'",
             "arguments=",
         ),
     ],
 )
 def test_executor_error_known_kind_gives_cause_and_remedy(
-    error: str, problem: Problem, cause: str, remedy: str
+    error: str, problem: ExecutorProblem, cause: str, remedy: str
 ) -> None:
     """Each kind is told in the executor's own words, without frames of Java, with the section that explains it."""
     diagnosis = diagnose(error)
@@ -206,4 +216,4 @@ def test_each_problem_has_its_section_of_the_page() -> None:
         if line.startswith("## ")
     ]
 
-    assert sorted(each.value for each in Problem) == sorted(headings[1:])
+    assert sorted(each.value for each in ExecutorProblem) == sorted(headings[1:])

@@ -382,7 +382,9 @@ class _Check:
         ]
         if len(placed) < item.replication and others:
             yield Violation(item.item_id, others[0], "is short of a replica that fits")
-        if len(placed) >= ZONES_WANTED and self._zones(placed) < ZONES_WANTED:
+        # Where one zone is kept, at most, no placement spans two, and which zone it is does not matter.
+        is_spread = len(self._kept_zones) < ZONES_WANTED or self._zones(placed) >= ZONES_WANTED
+        if len(placed) >= ZONES_WANTED and not is_spread:
             zones = {member_id.zone for member_id in placed}
             elsewhere = (m for m in others if m.zone in self._kept_zones - zones)
             if (other := next(elsewhere, None)) is not None:

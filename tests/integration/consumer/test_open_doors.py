@@ -22,6 +22,7 @@ MAY_SPEAK_IT = {
     "broadsheet/security/endpoints.py",
     "broadsheet/serving/grpc_server.py",  # passes on what a server is told
     "examples/flights/client.py",
+    "examples/templates/sqlite/hello_sqlite/query.py",  # refuses an https address
     "spark_bridge/routing/channels.py",
 }
 """Modules that choose between clear text and TLS by the address, or refuse https."""

@@ -192,8 +192,29 @@ def test_oracle_flow_proves_itself_minimal(problem: Problem) -> None:
     assert verify(problem, oracle.desired) == ()
 
 
+def failed_replica_in_the_last_zone() -> Problem:
+    """Return a problem whose zone b is given up, with a failed replica in the zone that is kept."""
+    leaving = [MemberId("a", "p"), MemberId("b", "p"), MemberId("b", "q")]
+    members = [
+        ProblemMember(member_id=each, limit=1, exiting=True, cordoned=True, drain_cost=1)
+        for each in leaving
+    ]
+    members.insert(
+        1, ProblemMember(member_id=MemberId("a", "q"), limit=1, exiting=False, cordoned=True)
+    )
+    item = ProblemItem(
+        item_id=ItemId("item-000"),
+        replication=2,
+        current=tuple(leaving),
+        primary=None,
+        avoided=(leaving[0],),
+    )
+    return Problem(members=tuple(members), items=(item,), objective=Objective())
+
+
 @settings(max_examples=150, deadline=None)
 @given(problems(members_max=9, items_max=40, limit_max=20, zones="abcd"))
+@example(failed_replica_in_the_last_zone())
 def test_solver_proves_itself_minimal_and_equals_the_oracle(problem: Problem) -> None:
     """Two networks, two algorithms, one optimum; and the dual, computed apart, meets the moves."""
     solution = solution_of(problem)

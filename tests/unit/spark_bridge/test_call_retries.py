@@ -230,4 +230,4 @@ def test_too_late_tells_each_member_once_with_its_last_cause_and_how_often() -> 
 
 def test_too_late_at_once_says_so() -> None:
     """A caller's own deadline may have passed before the first attempt."""
-    assert "asked nobody" in str(history().too_late())
+    assert "asked no member" in str(history().too_late())

@@ -55,8 +55,12 @@ async def ask_for_top(
         while True:
             (listed,) = [each for each in (await client.list()).shards if each.spec.id == shard]
             if listed.route.members and listed.route.primary >= 0:
-                endpoint = listed.route.endpoints[listed.route.primary].partition("://")[2]
-                async with grpc.aio.insecure_channel(endpoint) as channel:
+                endpoint = listed.route.endpoints[listed.route.primary]
+                if not endpoint.startswith("http://"):
+                    raise ValueError(
+                        f"{endpoint}: use grpc.aio.secure_channel with your certificates"
+                    )
+                async with grpc.aio.insecure_channel(endpoint.removeprefix("http://")) as channel:
                     call = channel.unary_unary(
                         f"/{SERVICE}/Top", request_serializer=_encode, response_deserializer=_decode
                     )

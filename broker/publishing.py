@@ -684,7 +684,8 @@ class FragmentPublisher:
         self._local_bytes -= self._local.pop(path, 0)
 
     def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Start a blocking operation, which a stop of the broker gives up."""
+        """Start a blocking operation, which a stop of the broker gives up; none is started after it."""
+        self._require_running()
         job = self._threads.submit(function)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)

@@ -53,10 +53,14 @@ def send_application(context: SparkContext, application: object) -> None:
         return
     archive = _archived(found.files)
     # The digest makes another name of each state of the files: Spark never sends a name twice.
-    name = f"{_PREFIX}{hashlib.sha256(archive).hexdigest()[:16]}.zip"
+    states = f"{_PREFIX}{found.modules[0]}-"
+    name = f"{states}{hashlib.sha256(archive).hexdigest()[:16]}.zip"
     # Executors fetch it from there for as long as the session lives, and Spark removes it then.
     path = Path(temporary_directory_of(context), name)
     if path.name not in _included(context):
+        # Executors get the archives as a set, in any order: an earlier state must not come before this one.
+        included = _included(context)
+        included[:] = [each for each in included if not each.startswith(states)]
         path.write_bytes(archive)
         _add(context, path)
     _log.info(

@@ -23,7 +23,6 @@ BUILD_SECONDS_MAX: Final = 3600.0
 DEBIAN: Final = "trixie"
 """Debian 13, whose Python is PYTHON_VERSION."""
 PYTHON_VERSION: Final = "3.13"
-_MIRROR: Final = "http://deb.debian.org/debian"
 _PACKAGES: Final = "ca-certificates,python3,python3-venv"
 _TOOLS: Final = ("buildah", "bwrap", "debootstrap")
 _CACHE: Final = REPOSITORY / ".cache" / "image"
@@ -148,7 +147,7 @@ def _build_base() -> None:
     root = _CACHE / DEBIAN
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", DEBIAN, root, _MIRROR],
+        ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", DEBIAN, root],
         check=True,
         timeout=BUILD_SECONDS_MAX,
         stdout=subprocess.DEVNULL,

@@ -324,7 +324,7 @@ async def test_page_says_when_it_is_not_current_and_goes_on(
 @pytest.mark.etcd
 async def test_page_goes_on_with_another_member(cluster: Cluster, chromium: Browser) -> None:
     """The member that served the page dies: another is asked, with the token that the reader gave once and from where
-    the table was, and nobody but members gets it.
+    the table was, and only members get it.
     """
     auth = KeyedAuth(KEYS)
     token = dict(auth.metadata(Claims(capability=Capability.LIST)))["authorization"]

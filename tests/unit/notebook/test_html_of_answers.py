@@ -1,4 +1,4 @@
-"""Answers and clusters as HTML: readable, bounded, and never more than text, whoever chose the names."""
+"""Answers and clusters as HTML: readable, bounded, and never more than text, whatever the names are."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.cluster.shipping import send_application
 from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.jvm import python_includes_of
 from broadsheet.spark_bridge.session import recommended_conf
 from broadsheet.spark_bridge.standalone import spark_home_of_pip
 from tests.support.eventually import eventually_sync
@@ -244,6 +245,10 @@ def test_application_beside_the_program_is_sent_as_it_is_now(
     assert told[0]["modules"] == (package, f"{package}_words")
     assert [each["files"] for each in told] == [3, 3, 3]
     assert len({each["archive"] for each in told}) == 2
+    # Executors get the archives in any order, so that two states of one application must not be among them.
+    assert [each for each in python_includes_of(spark.sparkContext) if package in each] == [
+        told[-1]["archive"]
+    ]
     assert sys.path == path
 
 

@@ -162,7 +162,9 @@ def _open_locked(disk: Disk, directory: Path, lock_fd: int, first_revision: int)
     version = (directory / "FORMAT").read_bytes().decode(errors="replace").strip()
     if version != FORMAT_VERSION:
         raise BrokerDataError(
-            str(directory / "FORMAT"), f"expected format {FORMAT_VERSION!r}, got {version!r}"
+            str(directory / "FORMAT"),
+            f"expected format {FORMAT_VERSION!r}, got {version!r}: start the release that wrote the directory, or "
+            "restore the copy of before its upgrade",
         )
     _make_directories(disk, directory)
     identity = _read_identity(disk, directory / "IDENTITY")

@@ -69,7 +69,10 @@ def decode_stored_lineage(content: bytes) -> StoredLineage:
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     if document.version != VERSION:
-        raise ValueError(f"expected version {VERSION}, got {document.version}")
+        raise ValueError(
+            f"expected version {VERSION}, got {document.version}: a later release wrote it; start a broker of that "
+            "release on the store"
+        )
     if not _INCARNATION.fullmatch(document.incarnation):
         raise ValueError(f"incarnation: expected hexadecimal bytes, got {document.incarnation!r}")
     numbers = [number for number, _, _ in document.epochs]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
 from broadsheet.leases.errors import UnreadableLeaseError
 from broadsheet.leases.record import LeaseRecord
+from broadsheet.runtime.formats import MIN_READER, Format, LaterFormatError
 
+LEASE: Final = Format("the lease", "let a worker of that release hold it")
 _ESCAPED_SURROGATE = "\\ud"
 
 
@@ -68,6 +71,7 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
         text = text.decode() if isinstance(text, bytes) else text
         # Not msgspec's parser, because fields that we do not know may hold what Python's writes: Infinity.
         fields = json.loads(text)
+        LEASE.check(fields.get(MIN_READER, 1) if isinstance(fields, dict) else 1)
         stored = msgspec.convert(fields, _StoredRecord)
         record = msgspec.convert(stored, LeaseRecord, from_attributes=True)
         unknown = [name for name in fields if name not in _StoredRecord.__struct_fields__]
@@ -76,6 +80,8 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
         if _ESCAPED_SURROGATE in text.lower():
             # JSON can hold a lone surrogate and UTF-8 cannot: such a record could be read, but never written again.
             encode(record).encode()
+    except LaterFormatError as error:
+        raise UnreadableLeaseError(key, f"lease {key}: {error}") from error
     # Errors of any kind: brackets nested too deep, numbers that are too long, values of other types.
     except Exception as error:
         raise UnreadableLeaseError(

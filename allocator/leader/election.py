@@ -23,14 +23,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
+
+ELECTION: Final = Format(
+    "a record of the election", "members of that release lead as long as one of them lives"
+)
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +83,19 @@ def decoded_or_none(value: bytes, kind: type[RecordT]) -> RecordT | None:
     Such a value counts as absent, but its revision still counts, so that a claim can replace it.
     """
     try:
-        return decode_json(value, kind)
+        return ELECTION.decode_json(value, kind)
     except DocumentError:
         return None
+
+
+def _refusal(value: bytes) -> str:
+    try:
+        ELECTION.decode_json(value, LeaderRecord)
+    except LaterFormatError as error:
+        return str(error)
+    except DocumentError:
+        pass
+    return ""
 
 
 def name_of(member_id: MemberId) -> str:
@@ -130,6 +145,8 @@ class ElectionView:
     """Candidates whose key is on the current lease of their member."""
     leader_kv: KeyValue | None
     leader: LeaderRecord | None
+    leader_refusal: str
+    """The reason why a later release's record of the leader cannot be read; empty: there is none."""
     epoch_kv: KeyValue | None
     epoch: EpochRecord | None
 
@@ -167,6 +184,7 @@ class ElectionView:
             candidates=candidates,
             leader_kv=leader_kv,
             leader=None if leader_kv is None else decoded_or_none(leader_kv.value, LeaderRecord),
+            leader_refusal="" if leader_kv is None else _refusal(leader_kv.value),
             epoch_kv=epoch_kv,
             epoch=None if epoch_kv is None else decoded_or_none(epoch_kv.value, EpochRecord),
         )
@@ -262,6 +280,8 @@ class Election:
             return self
         leader = view.leading_member()
         beat = (view.leader.epoch, view.leader.beat) if leader and view.leader else (0, 0)
+        if view.leader_refusal and view.leader_kv is not None:
+            beat = (-1, view.leader_kv.mod_revision)
         observed = (leader, *beat)
         if observed == self._observed:
             return self
@@ -281,6 +301,9 @@ class Election:
         config = self.config
         if view.own_id not in view.candidates:
             return ElectionDecision(ElectionAction.STAND, config.claim_grace_seconds)
+        if view.leader_refusal:
+            # Its beat cannot be read, so it cannot be suspected either. The key is on its lease, and ends with it.
+            return ElectionDecision()
         leader = view.leading_member()
         order = [m for m in view.order() if m != leader]
         if view.own_id not in order:

@@ -87,6 +87,7 @@ class Leadership:
         self._deadline_monotonic_seconds = float("-inf")
         """The time until which the leader beats."""
         self._stuck = False
+        self._was_refused = False
         """Whether our allocation last made no progress while we led. Until it does, we do not claim: otherwise, if a
         leaving leader gives way to us, we would take leadership from it again and again, and do nothing."""
         self._resigned = False
@@ -226,6 +227,9 @@ class Leadership:
             return None
         self._election = self._election.observed(view, now)
         decision = self._election.decision(view, now)
+        if view.leader_refusal and not self._was_refused:
+            _log.warning("leadership.of_later_release", cause=view.leader_refusal)
+        self._was_refused = bool(view.leader_refusal)
         self._tell_story(now, decision.action, view)
         match decision.action:
             case ElectionAction.STAND:

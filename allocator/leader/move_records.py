@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -21,7 +22,10 @@ from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format
+
+MOVES: Final = Format("an entry of the log of moves", "list moves by a member of that release")
 
 NO_SLOT = -1
 
@@ -140,9 +144,9 @@ def encoded(entry: MoveLogEntry) -> bytes:
 
 
 def decoded_or_none(kv: KeyValue) -> MoveLogEntry | None:
-    """Return the entry of a stored value; None if it cannot be decoded."""
+    """Return the entry of a stored value; None if it cannot be decoded, or needs a later release."""
     try:
-        return decode_json(kv.value, MoveLogEntry)
+        return MOVES.decode_json(kv.value, MoveLogEntry)
     except DocumentError:
         return None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 import structlog
@@ -22,10 +23,13 @@ from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.stored_plan import StoredPlan, unpack_or_none
 from broadsheet.allocator.ops import Delete, Get, Put, prefix_range_end
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format
 
 CHUNK_BYTES = 1024 * 1024
 """Size of a chunk, below etcd's default limit of a request, 1.5 MiB."""
+
+PLAN: Final = Format("the head of a leader's plan", "this release makes a plan of its own")
 
 _log = structlog.get_logger()
 
@@ -77,7 +81,7 @@ class PlanStore:
         if not heads:
             return None
         try:
-            head = decode_json(heads[0].value, PlanHead)
+            head = PLAN.decode_json(heads[0].value, PlanHead)
         except DocumentError as error:
             _log.warning("plan.unreadable", cause=str(error))
             return None

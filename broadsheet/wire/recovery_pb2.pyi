@@ -679,9 +679,12 @@ class SourceResetRecord(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    MIN_READER_FIELD_NUMBER: _builtins.int
     id: _builtins.bytes
     """Drawn at random: checkpoints name the reset that was applied to a source last."""
     offset: _builtins.int
+    min_reader: _builtins.int
+    """Number of the oldest reader that may apply it; 0: any."""
     @_builtins.property
     def epoch(self) -> _identity_pb2.JournalEpoch: ...
     def __init__(
@@ -690,10 +693,11 @@ class SourceResetRecord(_message.Message):
         id: _builtins.bytes = ...,
         offset: _builtins.int = ...,
         epoch: _identity_pb2.JournalEpoch | None = ...,
+        min_reader: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id", "min_reader", b"min_reader", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -409,6 +409,9 @@ class Checkpoint(_message.Message):
 
     SOURCES_FIELD_NUMBER: _builtins.int
     ACK_INTENTS_FIELD_NUMBER: _builtins.int
+    MIN_READER_FIELD_NUMBER: _builtins.int
+    min_reader: _builtins.int
+    """Number of the oldest reader that may continue from it, and from the state beside it; 0: any. Not of Gazette."""
     @_builtins.property
     def sources(self) -> _containers.MessageMap[_builtins.str, Global___Checkpoint.Source]: ...
     @_builtins.property
@@ -420,10 +423,11 @@ class Checkpoint(_message.Message):
         *,
         sources: _abc.Mapping[_builtins.str, Global___Checkpoint.Source] | None = ...,
         ack_intents: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        min_reader: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_intents", b"ack_intents", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_intents", b"ack_intents", "min_reader", b"min_reader", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.formats import MIN_READER, Format, LaterFormatError
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
 
@@ -27,11 +28,8 @@ INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_n
 """64-bit fields: protobuf's own JSON writes them as text, the stored JSON as numbers."""
 
 
-READER: Final = 1
-"""Number of this reader of hints."""
-MIN_READER_FIELD: Final = "min_reader"
-"""The field, beside those of `FSMHints`, by which a later release excludes readers that may not ignore what it adds."""
-
+HINTS: Final = Format("these hints", "let a member of that release recover the shard")
+"""Its `min_reader` is a field beside those of `FSMHints`."""
 
 _FIELDS: Final = frozenset(FSMHints.DESCRIPTOR.fields_by_name)
 
@@ -66,26 +64,23 @@ def decode_hints(value: bytes) -> FSMHints:
     """Decode stored hints. Fields that this release does not know are left out.
 
     Raises:
-        ValueError: they are neither JSON nor protobuf of the expected shape, or need a later reader.
+        LaterFormatError: they need a later reader.
+        ValueError: they are neither JSON nor protobuf of the expected shape.
     """
-    needed: object = READER
     try:
         if value.startswith(b"{"):
             document = decode_json(value, dict)
             # Something else would have no field in common with hints, and pass for hints of nothing.
             if document and _FIELDS.isdisjoint(document):
                 raise ValueError(f"unknown field {min(document)!r}, and none that is known")
-            needed = document.get(MIN_READER_FIELD, READER)
+            HINTS.check(document.get(MIN_READER, 1))
             hints = ParseDict(document, FSMHints(), ignore_unknown_fields=True)
         else:
             hints = FSMHints.FromString(value)
+    except LaterFormatError:
+        raise
     except (ParseError, DecodeError, ValueError, RecursionError, AttributeError) as error:
         raise ValueError(f"expected FSMHints as JSON or protobuf: {error}") from error
-    if not isinstance(needed, int) or needed > READER:
-        raise ValueError(
-            f"{MIN_READER_FIELD}: a later release wrote these hints, for readers from number {needed} on, and this one "
-            f"is {READER}: let a member of that release recover the shard"
-        )
     return hints
 
 

@@ -26,10 +26,13 @@ from typing import Final
 import msgspec
 
 from broadsheet.consumer.errors import ForeignLogError
-from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.formats import Format
 from broadsheet.wire.labels import RECOVERY_LOG_OF, value_of
 from broadsheet.wire.shard_pb2 import ShardSpec
 
+OWNER: Final = Format(
+    "the record of a log's owner", "let a member of that release recover the shard"
+)
 OWNER_PATH: Final = "/.recovery-log.owner"
 """The property that names the first owner. It is not below any store's own paths."""
 _OWNER: Final = re.compile(rf"{re.escape(OWNER_PATH)}(?:\.([1-9]\d{{0,8}}))?")
@@ -84,7 +87,7 @@ def decode_owner(content: str) -> LogOwner:
     Raises:
         ValueError: it is no record of an owner.
     """
-    return decode_json(content, LogOwner)
+    return OWNER.decode_json(content, LogOwner)
 
 
 def is_owner_path(path: str) -> bool:

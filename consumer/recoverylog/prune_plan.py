@@ -24,9 +24,11 @@ from typing import Final
 import msgspec
 
 from broadsheet.consumer.recoverylog.liveness import LogNeeds
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
 from broadsheet.wire.journal_pb2 import Fragment
 
+QUARANTINE: Final = Format("the record of a log's dead bytes", "prune by a member of that release")
 SPANS_MAX: Final = 10_000
 """Spans kept for a log: etcd takes 1.5 MiB in a value. Those that died last are forgotten first, and wait longer."""
 Span = tuple[int, int, int]
@@ -80,9 +82,15 @@ def encode_quarantine(record: QuarantineRecord) -> bytes:
 
 
 def decode_quarantine(value: bytes) -> QuarantineRecord:
-    """Decode a stored record; an unreadable one counts as empty, so every span waits again."""
+    """Decode a stored record; an unreadable one counts as empty, so every span waits again.
+
+    Raises:
+        LaterFormatError: a later release wrote it.
+    """
     try:
-        return decode_json(value, QuarantineRecord)
+        return QUARANTINE.decode_json(value, QuarantineRecord)
+    except LaterFormatError:
+        raise
     except DocumentError:
         return QuarantineRecord()
 

@@ -33,6 +33,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import EndpointError, ServiceError
+from broadsheet.runtime.formats import LaterFormatError
 
 _log = structlog.get_logger()
 
@@ -113,6 +114,7 @@ class Pruner:
         try:
             listed = await self._journals.get(needs.log)
             fragments = await self._journals.list_fragments(needs.log)
+            quarantine = QuarantineRecord() if known is None else decode_quarantine(known.value)
         except EndpointError:
             # Without any broker the prune ends, instead of sparing every log.
             raise
@@ -120,10 +122,13 @@ class Pruner:
             return spared_log(needs, "there is no such journal")
         except ServiceError as error:
             return spared_log(needs, str(error))
+        except LaterFormatError as error:
+            # Its record stays as it is: with a new one, the later release would wait again before it removes anything.
+            return spared_log(needs, str(error))
         return plan_log(
             needs,
             LogListing(listed.create_revision, [each.spec for each in fragments]),
-            decode_quarantine(known.value) if known is not None else QuarantineRecord(),
+            quarantine,
             now=int(self._clock.wall_seconds()),
             delay_seconds=delay_seconds,
         )
@@ -139,7 +144,7 @@ class Pruner:
             outcome, removed = await self._remove(plan)
             _tell(outcome, needs)
         # A log that could not be listed keeps its record, so that its quarantine does not start over.
-        if not plan.spared or needs.spared:
+        if (not plan.spared or needs.spared) and not _is_of_later_release(known):
             await self._write_known(plan.log, known, plan.quarantine_after(removed))
         return outcome
 
@@ -176,6 +181,16 @@ class Pruner:
         operation: Operation = Put(key, value) if record.spans else Delete(key)
         compare = Compare.mod_revision(key, known.mod_revision if known is not None else 0)
         await self._etcd.txn((compare,), (operation,))
+
+
+def _is_of_later_release(known: KeyValue | None) -> bool:
+    """Report whether a log's stored record must stay as it is."""
+    try:
+        if known is not None:
+            decode_quarantine(known.value)
+    except LaterFormatError:
+        return True
+    return False
 
 
 def _tell(outcome: PruneOutcome, needs: LogNeeds) -> None:

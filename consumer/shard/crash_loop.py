@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import structlog
@@ -19,8 +20,10 @@ from broadsheet.allocator.ops import Compare, Delete, Put
 from broadsheet.consumer.errors import ShardHeldBackError
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.clock import Clock
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
 
+DEATHS: Final = Format("the record of a shard's dead primaries", "upgrade this member")
 _TRIES_MAX = 5
 """Other members may write the same record; each try starts from what they wrote."""
 _log = structlog.get_logger()
@@ -184,7 +187,12 @@ class CrashHistory:
         Raises:
             ShardHeldBackError: too many of its primaries died, too recently.
         """
-        record, _ = await self._read(ItemId(shard_id))
+        try:
+            record, _ = await self._read(ItemId(shard_id))
+        except LaterFormatError as error:
+            # A record that cannot be read holds no shard back; it is only a help against deaths in series.
+            _log.warning("shard.death_record_of_later_release", shard=shard_id, cause=str(error))
+            return DeathRecord()
         seconds = self._held_seconds(record)
         if seconds > 0:
             raise ShardHeldBackError(shard_id, members=record.members, seconds=seconds)
@@ -198,7 +206,11 @@ class CrashHistory:
         """
         key = self._keys.death(death.item_id)
         for _ in range(_TRIES_MAX):
-            record, revision = await self._read(death.item_id)
+            try:
+                record, revision = await self._read(death.item_id)
+            except LaterFormatError:
+                # Members of that release see the same death, and count it.
+                return
             if self._held_seconds(record) > 0:
                 return
             updated = record.plus(
@@ -245,7 +257,9 @@ class CrashHistory:
             return DeathRecord(), 0
         kv = result.kvs[0]
         try:
-            return decode_json(kv.value, DeathRecord), kv.mod_revision
+            return DEATHS.decode_json(kv.value, DeathRecord), kv.mod_revision
+        except LaterFormatError:
+            raise
         except DocumentError as error:
             _log.warning("shard.death_record_unreadable", key=kv.key.decode(), cause=str(error))
             return DeathRecord(), kv.mod_revision

@@ -19,7 +19,7 @@ import structlog
 
 from broadsheet.allocator.model import Assignment
 from broadsheet.consumer.application import SegmentKeeper, Shard, Store
-from broadsheet.consumer.errors import ApplicationError, ShardStoppedError
+from broadsheet.consumer.errors import ApplicationError, ShardStoppedError, StoreError
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
@@ -51,11 +51,12 @@ from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardWorker
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.checkpoint import read_through_of
+from broadsheet.journals.message.checkpoint import CHECKPOINT, read_through_of
 from broadsheet.journals.message.producers import FilingLimits
 from broadsheet.journals.message.sequencer import RING_MESSAGES, Sequencer
 from broadsheet.journals.message.uuid import new_producer_id
 from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.formats import LaterFormatError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import Checkpoint
 
@@ -400,6 +401,7 @@ class PrimaryAttempt:
             if self._stopping:
                 return
             checkpoint = await parts.worker.run(store.restore_checkpoint, self._shard)
+            self._check_reader(checkpoint)
             await parts.sources.check(checkpoint)
             await parts.rollbacks.settle(checkpoint)
             # A new producer, because the old checkpoint's acknowledgements are written again (see _new_callbacks).
@@ -449,10 +451,17 @@ class PrimaryAttempt:
                 group.start_soon(rollbacks.take_over(), name=f"former {self._shard.id}")
             store = await worker.run(self._new_store)
             checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, self._shard)
+        self._check_reader(checkpoint)
         if not fenced:
             await rollbacks.take_over()
         await rollbacks.settle(checkpoint)
         return store, checkpoint
+
+    def _check_reader(self, checkpoint: Checkpoint) -> None:
+        try:
+            CHECKPOINT.check(checkpoint.min_reader)
+        except LaterFormatError as error:
+            raise StoreError(self._shard.fqn, str(error)) from error
 
     async def _run_transactions(
         self, store: Store, checkpoint: Checkpoint, sources: Sources, services: TxnServices

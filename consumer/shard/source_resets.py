@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -25,9 +26,12 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import SEPARATOR, AuxiliaryKeys
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
 from broadsheet.journals.guard import Present, RememberedOffset, standing
+from broadsheet.runtime.formats import Format, LaterFormatError
 from broadsheet.wire.identity_pb2 import JournalEpoch
 from broadsheet.wire.recovery_pb2 import SourceResetRecord
 from broadsheet.wire.shard_pb2 import Checkpoint
+
+SOURCE_RESET: Final = Format("a reset of a source", "ask for it again with this release")
 
 _log = structlog.get_logger()
 
@@ -94,7 +98,7 @@ class SourceResets:
         """Return the stored reset of a source; None if there is none.
 
         Raises:
-            KeyDecodeError: it cannot be read: ask for it again.
+            KeyDecodeError: it cannot be read, or a later release wrote it: ask for it again.
             EtcdUnavailableError: etcd did not answer.
         """
         kv = await self._get(shard_id, journal)
@@ -102,6 +106,9 @@ class SourceResets:
             return None
         try:
             record = SourceResetRecord.FromString(kv.value)
+            SOURCE_RESET.check(record.min_reader)
+        except LaterFormatError as error:
+            raise KeyDecodeError(kv.key, str(error)) from error
         except DecodeError as error:
             raise KeyDecodeError(kv.key, f"expected a reset; ask for it again: {error}") from error
         return SourceReset(

@@ -329,15 +329,17 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
 
     def _layout(self, name: str, body: memoryview) -> LayoutT:
         try:
-            layout = msgspec.msgpack.decode(body, type=self._layout_type)
+            # The version first: what a later release changed of the rest is no damage.
+            version = msgspec.msgpack.decode(body, type=RecordedLayout).version
+            if version == self._version:
+                return msgspec.msgpack.decode(body, type=self._layout_type)
         except msgspec.MsgspecError as error:
             raise self.damaged(name, str(error)) from error
-        if layout.version != self._version:
-            raise self.damaged(
-                name,
-                f"version {layout.version}, expected {self._version}: a newer release wrote it",
-            )
-        return layout
+        raise StoreError(
+            self._fqn,
+            f"{self._directory / name} is of version {version}, expected {self._version}: a later release wrote it; "
+            "let a member of that release serve the shard",
+        )
 
     def _body(self, name: str, content: memoryview, begin: int) -> tuple[memoryview | None, int]:
         """Return the frame at `begin` and where it ends; None if it was cut off."""

@@ -23,9 +23,13 @@ import msgspec
 from broadsheet.consumer.errors import ForeignStoreError, StoreError
 from broadsheet.consumer.recoverylog.local_state import LocalState, recorded_path
 from broadsheet.consumer.stores.settled_files import sync_directory, write_at
-from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
 from broadsheet.runtime.private_directory import FILE_MODE
 
+STORE_RECORD: Final = Format(
+    "the record of a store", "let a member of that release serve the shard"
+)
 RECORD: Final = ".store-record"
 _NAMED_MAX: Final = 5
 """Names of files that an error lists."""
@@ -105,9 +109,10 @@ def decode_record(content: bytes) -> StoreRecord:
     """Decode a record.
 
     Raises:
-        ValueError: it is none.
+        LaterFormatError: a later release wrote it.
+        DocumentError: it is none.
     """
-    return decode_json(content, StoreRecord)
+    return STORE_RECORD.decode_json(content, StoreRecord)
 
 
 def check_files(kind: StoreKind, names: Collection[str], record: StoreRecord | None) -> str:
@@ -122,8 +127,8 @@ def check_files(kind: StoreKind, names: Collection[str], record: StoreRecord | N
         return f"holds files of a {record.store} store"
     if record is not None and record.format > kind.format:
         return (
-            f"holds files of format {record.format}, which a newer release wrote; this one knows up to "
-            f"{kind.format}"
+            f"holds files of format {record.format}, which a later release wrote; this one knows up to {kind.format}: "
+            "let a member of that release serve the shard"
         )
     if kind.is_there(names):
         return ""
@@ -182,6 +187,8 @@ class StoreFiles:
             # File systems and their users leave such files (.nfs…, .snapshot, .DS_Store); no store does.
             names = [name for name in names if not name.startswith(".")]
         refusal = check_files(self._kind, names, record)
+        if refusal and record is not None and record.format > self._kind.format:
+            raise ForeignStoreError(self._fqn, f"{where} {refusal}")
         if refusal:
             raise ForeignStoreError(
                 self._fqn,
@@ -233,7 +240,9 @@ class StoreFiles:
             return decode_record(path.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except LaterFormatError as error:
+            raise StoreError(self._fqn, f"{path}: {error}") from error
+        except DocumentError as error:
             raise StoreError(
                 self._fqn, f"{path} is no record of a store: {error}; restore it, or remove it"
             ) from error

@@ -24,9 +24,12 @@ from types import MappingProxyType
 from typing import Final
 
 from broadsheet.journals.message.uuid import PRODUCER_BYTES
+from broadsheet.runtime.formats import Format
 from broadsheet.wire.identity_pb2 import JournalEpoch
 from broadsheet.wire.shard_pb2 import Checkpoint
 
+CHECKPOINT: Final = Format("the checkpoint", "let a member of that release serve the shard")
+"""Its `min_reader` also says which members may read the state that was committed with it, whatever the store."""
 SEGMENT_ID_BYTES: Final = 16
 _VERSION: Final = 1
 _VERSION_OF_PENDING: Final = 2
@@ -155,7 +158,8 @@ def unpacked_segment(content: bytes) -> SegmentContent:
     version, count = _HEADER.unpack_from(content)
     if version not in (_VERSION, _VERSION_OF_PENDING):
         raise ValueError(
-            f"a segment of version {version}, expected {_VERSION_OF_PENDING} at most: a newer release wrote it"
+            f"a segment of silent producers of version {version}, expected {_VERSION_OF_PENDING} at most: a later "
+            "release wrote it; let a member of that release serve the shard"
         )
     clocks, end = _unpacked_entries(content, _HEADER.size, count)
     begins: dict[int, int] = {}

@@ -58,6 +58,11 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
     # Not `splitlines`, because keys may hold characters that it takes for line ends.
     lines = text.rstrip("\n").split("\n")
     header = _object(lines[0], source, 1)
+    if _MARK in header and header[_MARK] != VERSION:
+        raise ValidationError(
+            f"{source}, line 1.{_MARK}",
+            f"expected {VERSION}, got {header[_MARK]!r}: import it with the release that wrote it",
+        )
     if header.get(_MARK) != VERSION:
         raise ValidationError(
             f"{source}, line 1",

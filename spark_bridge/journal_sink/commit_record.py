@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.formats import Format, LaterFormatError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 
+PUBLICATION: Final = Format("a publication", "publish again with that release")
 RETENTION_DAYS: Final = 30
 """Default retention of records of commits: longer than anybody waits before they rerun a failed job."""
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -164,8 +165,10 @@ def decoded(value: bytes, key: bytes) -> Publication:
         PublishError: the value is not a publication; the error names its key.
     """
     try:
-        publication = decode_json(value, Publication)
+        publication = PUBLICATION.decode_json(value, Publication)
         _ = publication.intents
+    except LaterFormatError as error:
+        raise PublishError(f"{key.decode(errors='replace')}: {error}") from error
     except ValueError as error:
         raise PublishError(
             f"what etcd keeps at {key.decode(errors='replace')} is no publication ({error}): whether it was published"

@@ -17,10 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from broadsheet.runtime.formats import MIN_READER, Format
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from broadsheet.wire.identity_pb2 import JournalEpoch
+
+OFFSETS: Final = Format(
+    "offsets of journals in a checkpoint of Spark", "run the query with that release"
+)
 
 States = Mapping[str, JournalState]
 Epochs = Mapping[str, JournalEpoch]
@@ -66,6 +71,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"expected an offset of journals, got {value!r:.80}")
+    OFFSETS.check(value.get(MIN_READER, 1))
     # The first batch's beginning as Spark keeps it, which was not looked up yet.
     if "start" in value:
         return SymbolicStart(str(value["start"]))

@@ -18,10 +18,12 @@ import msgspec
 
 from broadsheet.consumer.errors import SourceDataLossError
 from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp, Latest as Latest, Part
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+PLACE: Final = Format("a place in a topic of Kafka", "let a member of that release serve the shard")
 _UNNOTED: Final = b'{"begin":0}'
 """Of a partition that an application committed an offset of, and nothing else."""
 
@@ -141,7 +143,9 @@ def begun_again(checkpoint: Checkpoint, topic: str) -> dict[TopicPartitionKey, B
 
 def _decoded(name: str, content: bytes, kind: type[EntryT]) -> EntryT:
     try:
-        return decode_json(content or _UNNOTED, kind)
+        return PLACE.decode_json(content or _UNNOTED, kind)
+    except LaterFormatError as error:
+        raise SourceDataLossError(name, str(error)) from error
     except DocumentError as error:
         raise SourceDataLossError(
             name, f"its checkpoint cannot be read, restore an earlier one: {error}"

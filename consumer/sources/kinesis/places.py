@@ -22,9 +22,13 @@ import msgspec
 
 from broadsheet.consumer.errors import SourceDataLossError
 from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp, Latest as Latest
-from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+PLACE: Final = Format(
+    "a place in a stream of Kinesis", "let a member of that release serve the shard"
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -132,7 +136,9 @@ def decode_stream_entry(name: str, content: bytes) -> StreamEntry:
 
 def _decoded(name: str, content: bytes, kind: type[EntryT]) -> EntryT:
     try:
-        return decode_json(content, kind)
+        return PLACE.decode_json(content, kind)
+    except LaterFormatError as error:
+        raise SourceDataLossError(name, str(error)) from error
     except DocumentError as error:
         raise _unreadable(name, error) from error
 

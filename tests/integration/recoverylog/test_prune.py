@@ -137,6 +137,22 @@ async def test_dead_fragments_wait_for_the_delay(
     await shard.check()
 
 
+async def test_log_whose_record_a_later_release_wrote_is_spared_and_keeps_it(
+    pruner: Pruner, make_shard: MakeShard, etcd: EtcdClient, etcd_root: str
+) -> None:
+    """A record of ours in its place would start the wait of each dead byte again, and lose what else it says."""
+    shard = make_shard(backups=0)
+    await shard.live(lives=3)
+    key = AuxiliaryKeys(etcd_root).prefix + f"prune/{shard.log}".encode()
+    await etcd.put(key, b'{"min_reader":2}')
+
+    outcome = (await pruned(pruner))[shard.log]
+
+    assert "a later release wrote the record of a log's dead bytes" in outcome.plan.spared
+    assert outcome.removed.fragments == 0
+    assert [kv.value for kv in (await etcd.get_range(key)).kvs] == [b'{"min_reader":2}']
+
+
 async def test_old_fragments_need_not_wait_where_backups_are(
     pruner: Pruner, make_shard: MakeShard, clock: ShiftedClock
 ) -> None:

@@ -223,3 +223,23 @@ def test_election_times_are_shares_of_a_long_lease() -> None:
     long = LeadershipConfig.for_lease(60.0)
     assert (long.suspect_after_seconds, long.confirm_seconds) == (18.0, 12.0)
     assert long.suspect_after_seconds + long.confirm_seconds < 60.0
+
+
+def test_leader_of_a_later_release_is_not_superseded() -> None:
+    """Its beat cannot be read, so its silence cannot be told; the key ends with its lease, and then we may claim."""
+    kept = view(YOUNG, leader=OLD)
+    assert kept.leader_kv is not None
+    record = kv(KEYS.leader, b'{"leads":"a#zzz-old","min_reader":2}', revision=50, lease=BORN[OLD])
+    candidates = {
+        KEYS.candidate(m): kv(KEYS.candidate(m), b"{}", revision=born + 1, lease=born)
+        for m, born in BORN.items()
+    }
+    seen = ElectionView.of(YOUNG, KEYS, kept.members, {**candidates, KEYS.leader: record})
+    voter = Voter()
+    assert voter.decides(seen, 100.0) == ElectionDecision()
+    assert voter.decides(seen, 1000.0) == ElectionDecision()
+    assert seen.leader_refusal.startswith("min_reader: a later release wrote")
+    # It is gone, and so is its record.
+    gone = ElectionView.of(YOUNG, KEYS, kept.members, candidates)
+    assert voter.decides(gone, 1002.0).action is ElectionAction.WAIT
+    assert voter.claims(gone, 1004.5)

@@ -37,7 +37,7 @@ def test_file_is_read_as_it_was_written() -> None:
         ("", "x, line 1: is not valid JSON"),
         ("[1]", "x, line 1: expected an object"),
         ('{"key":"a"}', 'x, line 1: expected {"broadsheet_leases":1'),
-        (HEADER.replace(":1,", ":2,", 1) + LINE, 'x, line 1: expected {"broadsheet_leases":1'),
+        (HEADER.replace(":1,", ":2,", 1) + LINE, "x, line 1.broadsheet_leases: expected 1, got 2"),
         (HEADER, "x: expected 1 leases, got 0: export it again"),
         (HEADER + LINE + LINE, "x, line 3: lease a occurs twice"),
         (HEADER + '{"record":', "x, line 2: is not valid JSON"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         BatchConsumer as BatchConsumer,
         BeginFinisher as BeginFinisher,
         DeferToNextTxnError as DeferToNextTxnError,
+        FollowingApplication as FollowingApplication,
         MessageProducer as MessageProducer,
         Resolution as Resolution,
         Resolver as Resolver,

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import grpc
 
+from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
@@ -192,6 +194,26 @@ class SelfWaking(Protocol[StoreT_contra]):
         Called on the worker thread once the store is restored, and after each `finalize_txn`; the answer holds until
         the next transaction begins, whatever begins it. Such a transaction may consume nothing: `begin_txn` and
         `finalize_txn` are called, and it is committed.
+        """
+        ...
+
+
+@runtime_checkable
+class FollowingApplication(Protocol):
+    """Optional part of an application: keeps something current on its standbys, which its store takes over.
+
+    Without it, a store that needs more than its files, such as an index of them, makes that when it is opened.
+    """
+
+    def new_follower(self, shard: Shard, directory: Path) -> StandbyFollower:
+        """Return what follows a standby's files; called on the event loop, and must not block it.
+
+        The store that a promotion opens finds it in the shard's `local_state`, as does a store whose `open_copy` is
+        called to read the standby.
+
+        Args:
+            shard: The shard; it has no `local_state` yet.
+            directory: Of its files, where what is kept may be put beside them. It is removed with them.
         """
         ...
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from broadsheet.consumer.application import MessageProducer, Shard
 from broadsheet.consumer.errors import ApplicationError, StoreClosedError
+from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
@@ -19,7 +21,7 @@ from broadsheet.consumer.keyed.processor import KeyedProcessor
 from broadsheet.consumer.keyed.row_types import Declared, StateRowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.state_table import STATE_TABLE
-from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore
+from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore, new_follower
 from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -258,6 +260,10 @@ class KeyedApplication:
         """Return the shard's store."""
         directory = self.state.directory
         return KeyedShardStore(shard, None if directory is None else directory(shard), self)
+
+    def new_follower(self, shard: Shard, directory: Path) -> KeyedFollower:
+        """Return what keeps a standby's index current."""
+        return new_follower(shard.fqn, self.state.index, directory)
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
         """Return the encoding of a source's messages."""

@@ -11,6 +11,7 @@ A file of changes is removed once every range has a snapshot behind it; a snapsh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -56,6 +57,10 @@ class KeyedFrame(RecordedFrame, omit_defaults=True):
     """New values by row, in MessagePack; nil is a deletion."""
     packed: bool = False
     """The rows are compressed with Zstandard."""
+
+
+ReadTo = dict[str, tuple[int, int]]
+"""By file of changes, the bytes that were read, and the last commit in them."""
 
 
 def new_frame(
@@ -104,27 +109,66 @@ class KeyedFiles:
         newest = max((each.number for each in found), default=0)
         return any(number <= after for number in changes) if changes else after >= newest
 
-    def load(self, *, after: int = 0, tidies: bool = True) -> Iterator[tuple[KeyedFrame, Rows]]:
+    def load(
+        self, *, after: int = 0, read_to: ReadTo | None = None, tidies: bool = True
+    ) -> Iterator[tuple[KeyedFrame, Rows]]:
         """Yield the frames of the snapshots and commits that matter, in order, with their rows.
 
         Args:
-            after: A commit whose rows are known: rows of it, of those before it, and of snapshots are left out. If
-                there is one, `resumes` must be true of it.
+            after: A commit whose rows are known: snapshots are not read then, nor are the commits up to this one
+                yielded, but for itself, without its rows. If there is one, `resumes` must be true of it.
+            read_to: As of `follow`: where these commits end.
             tidies: As of `ChangeFiles.load`.
 
         Raises:
             StoreError: a file is damaged.
             OSError: a file could not be made durable.
         """
-        for file, _, frame in self._files.load(self._select, tidies=tidies):
-            # In the order of commits a snapshot only repeats what the changes before it made, as far as they are there.
-            is_known = after and (not file.is_changes or frame.number <= after)
-            yield frame, {} if is_known else self._rows_of(file, frame)
+        # In the order of commits a snapshot only repeats what the changes before it made, as far as they are there.
+        known = partial(_known, after=after) if after else _none
+        self._files.read_to.update(read_to or {})
+        for file, _, frame in self._files.load(self._select, known=known, tidies=tidies):
+            if not after or frame.number > after:
+                yield frame, self._rows_of(file, frame)
+            elif frame.number == after:
+                yield frame, {}
         ages = [0 if each is None else each.number for each in self._newest]
         self._next = ages.index(min(ages))
         self._owed = self._files.bytes_of(
             each for each in self._files.present if each.is_changes and each.number >= max(ages)
         )
+
+    @property
+    def last_number(self) -> int:
+        """Number of the last commit that the files had when they were loaded."""
+        numbers = (number for _, number in self._files.read_to.values())
+        return max((*numbers, *(each.number for each in self._files.present)), default=0)
+
+    @property
+    def read_to(self) -> ReadTo:
+        """Where files of changes were read to."""
+        return self._files.read_to
+
+    def follow(self, after: int, read_to: ReadTo) -> Iterator[tuple[KeyedFrame, Rows]]:
+        """Yield the commits behind one, as far as they are there; `resumes` must be true of it.
+
+        Args:
+            after: The commit.
+            read_to: Where files were read to; becomes where they are.
+
+        Raises:
+            StoreError: a file is damaged.
+        """
+        self._files.read_to = read_to
+        found = self._files.found()
+        unread = frozenset(_known(found, after=after))
+        for file in found:
+            if not file.is_changes or file in unread:
+                read_to.pop(file.name, None)
+                continue
+            for _, frame in self._files.frames(file):
+                if frame.number > after:
+                    yield frame, self._rows_of(file, frame)
 
     def append(self, frame: KeyedFrame) -> OpFuture | None:
         """Write a commit; what is returned must succeed first for it to be durable.
@@ -214,3 +258,15 @@ class KeyedFiles:
             raise StoreError(
                 self._fqn, f"{file.name} is damaged: its rows cannot be read: {error}"
             ) from error
+
+
+def _known(found: Sequence[StoredFile], *, after: int) -> list[StoredFile]:
+    """Return the files with nothing but what is in the commits up to one: all snapshots, and changes of before it."""
+    current = max(
+        (each.number for each in found if each.is_changes and each.number <= after), default=0
+    )
+    return [each for each in found if not each.is_changes or each.number < current]
+
+
+def _none(_: Sequence[StoredFile]) -> tuple[StoredFile, ...]:
+    return ()

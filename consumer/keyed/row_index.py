@@ -11,17 +11,25 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from sortedcontainers import SortedDict
+
+if TYPE_CHECKING:
+    from rocksdict import Cache
 
 Rows = Mapping[bytes, bytes | None]
 """New values by key; None is a deletion."""
 BLOCK_CACHE_BYTES: Final = 64 << 20
+"""Of blocks of tables, for all indexes of a process together."""
 WRITE_BUFFER_BYTES: Final = 32 << 20
 _BLOOM_BITS: Final = 10
+_DELETIONS_WINDOW: Final = 4096
+_DELETIONS_MAX: Final = 2048
+"""Deletions in so many rows in a row of a table after which it is compacted."""
 
 
 class RowIndex(Protocol):
@@ -104,11 +112,14 @@ class RocksIndex:
 
         options = new_options(WRITE_BUFFER_BYTES)
         tables = rocksdict.BlockBasedOptions()
-        tables.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
+        tables.set_block_cache(_block_cache())
         tables.set_bloom_filter(_BLOOM_BITS, block_based=False)
         options.set_block_based_table_factory(tables)
+        # Timers that fired are deletions at the begin of a scan, which would walk over millions of them.
+        options.add_compact_on_deletion_collector_factory(_DELETIONS_WINDOW, _DELETIONS_MAX, 0.0)
         fix_options(options)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
         self._database = rocksdict.Rdict(str(directory), options)
         self._with_options = with_options
         self._new_batch = rocksdict.WriteBatch
@@ -150,10 +161,24 @@ class RocksIndex:
 
     def close(self) -> None:
         """Write what is in memory to its files, and close it."""
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        try:
             self._database.flush()
             self._database.close()
+        except Exception:
+            # A standby's files, or those of a log, may be removed while a reader still has the index open.
+            if self._directory.exists():
+                raise
+
+
+@lru_cache(maxsize=1)
+def _block_cache() -> Cache:
+    """Return the cache of all indexes of this process: one each would grow with the shards that it stands by for."""
+    import rocksdict
+
+    return rocksdict.Cache(BLOCK_CACHE_BYTES)
 
 
 def remove_index(directory: Path) -> None:

@@ -13,6 +13,7 @@ indexes are made from them, and may have entries too many: what an entry points 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from broadsheet.consumer.keyed.key_codec import GROUPS, from_sortable, group_of, sortable
@@ -83,6 +84,23 @@ def filed_entry(time_ms: int, place: bytes, suffix: bytes) -> bytes:
 def due_entry(expiry_ms: int, key: bytes) -> bytes:
     """Return the entry of a timer in the index of timers."""
     return b"".join((DUE, sortable(expiry_ms), key))
+
+
+def may_replace_entries(name: bytes, value: bytes | None) -> bool:
+    """Tell whether a recorded row may replace one that asked for index entries.
+
+    A row without an expiry that replaces one with an expiry, because its variable has lost its TTL, is not looked for:
+    the entry is one too many, as the index may have.
+    """
+    if name[:1] == STATE:
+        return value is None or expiry_of(value) is not None
+    return name[:1] == TIMERS
+
+
+def entries_replaced(former: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+    """Return the removal of the index entries that rows asked for, which are replaced now."""
+    rows = {name: value for name, value in former if value is not None}
+    return dict.fromkeys(entries_of(rows))
 
 
 def entries_of(rows: Rows) -> dict[bytes, bytes | None]:

@@ -12,22 +12,27 @@ recorded: a RocksDB that records its own files ships each byte as often as it ha
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal
+
+import structlog
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.keyed.committed_index import CommittedIndex, CommittedRowsView
 from broadsheet.consumer.keyed.entry_index import EntryIndex
+from broadsheet.consumer.keyed.follower import INDEX_DIRECTORY, KeyedFollower
 from broadsheet.consumer.keyed.recording import (
     GROUPS_PER_RANGE,
     SNAPSHOT_BYTES_MIN,
     KeyedFiles,
     KeyedFrame,
+    ReadTo,
     new_frame,
 )
 from broadsheet.consumer.keyed.row_cache import UNKNOWN, Changes, RowCache
@@ -48,7 +53,6 @@ from broadsheet.consumer.keyed.state_rows import (
     TIMERS,
     VARIABLE_BYTES,
     due_entry,
-    entries_of,
     filed_entry,
     group_bytes,
     place_of,
@@ -63,16 +67,12 @@ from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint
 
+_log = structlog.get_logger()
 CACHE_BYTES: Final = 64 << 20
 IndexKind = Literal["rocksdb", "memory"]
-_INDEX: Final = "index"
-"""Directory of the RocksDB, beside the files."""
-_NUMBER: Final = META + b"\x00number"
-"""The commit that the index is at; local, as all names that begin with a zero byte."""
 _STEP: Final = 4096
 _TIMERS_SUFFIX: Final = b""
 """Stands in the cache for the row of a key's timers."""
-_LOCAL_END: Final = META + b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +83,6 @@ class _Change:
     entries: Rows
     """Of the two indexes by time."""
     checkpoint: EncodedCheckpoint
-
-
-class CommittedRowsView:
-    """All rows as of one commit, to be iterated over once."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        rows: Iterator[tuple[bytes, bytes]],
-        timers: Iterator[tuple[bytes, bytes]],
-    ) -> None:
-        self.checkpoint = checkpoint
-        self._rows = rows
-        self._timers = timers
-
-    def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (place and suffix, row) of the rows of variables, in order."""
-        for name, row in self._rows:
-            yield name[1:], row
-
-    def timers(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (place, row) of the timers of keys, in order."""
-        for name, row in self._timers:
-            yield name[1:], row
-
-    def drop(self) -> None:
-        """Forget the iterators."""
-        self._rows = self._timers = iter(())
 
 
 class KeyedStore:
@@ -152,12 +124,7 @@ class KeyedStore:
         )
         self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
         self.keeps_segments = True
-        self._index: RowIndex | None = None
-        self._number = 0
-        self._checkpoint = b""
-        self._segments: Mapping[bytes, bytes] = {}
-        self._settling = threading.Lock()
-        """Held while the index goes from one commit to the next."""
+        self._index: CommittedIndex | None = None
         self._failure: BaseException | None = None
         self._closed = False
         self._begin(MemoryIndex())
@@ -304,13 +271,7 @@ class KeyedStore:
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
-        with self._settling:
-            index = self._required()
-            checkpoint = stored_checkpoint(self._fqn, self._checkpoint)
-            rows = index.view(STATE, after_prefix(STATE))
-            timers = index.view(TIMERS, after_prefix(TIMERS))
-        view = CommittedRowsView(checkpoint, rows, timers)
-        del rows, timers
+        view = self._committed().view()
         try:
             yield view
         finally:
@@ -341,9 +302,10 @@ class KeyedStore:
                 self._commits.wait()
         except OSError as error:
             raise StoreError(self._fqn, f"cannot restore: {error}") from error
-        self._begin(self._required())
-        checkpoint = stored_checkpoint(self._fqn, self._checkpoint)
-        return whole_checkpoint(self._fqn, checkpoint, self._segments)
+        index = self._committed()
+        self._begin(index.rows)
+        checkpoint = stored_checkpoint(self._fqn, index.checkpoint)
+        return whole_checkpoint(self._fqn, checkpoint, index.segments)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -374,18 +336,23 @@ class KeyedStore:
         )
 
     def open_copy(self) -> None:
-        """Read a copy of what a standby played, for scans only.
+        """Read what a standby has played, for scans only: its index if it keeps one, else a copy of its files.
 
         Raises:
             StoreError: the primary has made no files yet, or they are damaged.
         """
         if not self._is_shards_own:
             raise StoreError(self._fqn, "its files are its primary's, and no standby has them")
+        follower = self._local_state.follower
+        if isinstance(follower, KeyedFollower):
+            self._index = follower.lend()
+            return
         try:
-            self._load_into(self._new_index(), 0, tidies=False)
+            index = self._loaded(self._new_index(), {}, tidies=False)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot open a copy: {error}") from error
-        if not self._number:
+        self._index = index
+        if not index.number:
             raise StoreError(self._fqn, "the primary has not made its files yet")
 
     def destroy(self) -> None:
@@ -396,7 +363,7 @@ class KeyedStore:
         finally:
             index, self._index = self._index, None
             if index is not None:
-                index.close()
+                index.release()
             self._files.close()
             self._directory.leave()
 
@@ -407,60 +374,72 @@ class KeyedStore:
         self._directory.claim()
         # Before the index is made, which would be a stranger among another store's files.
         self._files.check()
-        directory = self._local_state.directory / _INDEX
-        index = self._new_index()
-        known = _number_of(index)
-        if known and not self._files.resumes(known):
+        follower = self._local_state.follower
+        taken = follower.take() if isinstance(follower, KeyedFollower) else None
+        index, read_to = taken or (self._new_index(), {})
+        if index.number and not self._files.resumes(index.number):
             # Changes are gone that it lacks, so only the snapshots have them.
-            index.close()
-            remove_index(directory)
-            index, known = self._new_index(), 0
-        self._load_into(index, known, tidies=True)
+            index.release()
+            remove_index(self._index_directory)
+            index, read_to = self._new_index(), {}
+        before = index.number
+        self._index = self._loaded(index, read_to, tidies=True)
+        # An index that is made of all files takes as long as the state is large.
+        _log.info(
+            "keyed.index_opened",
+            shard=self._fqn,
+            commit=index.number,
+            commits_behind=index.number - before if before else None,
+            from_standby=bool(before and taken),
+        )
 
-    def _load_into(self, index: RowIndex, known: int, *, tidies: bool) -> None:
+    def _new_index(self) -> CommittedIndex:
+        return CommittedIndex(
+            self._fqn, opened_index(self._fqn, self._index_kind, self._index_directory)
+        )
+
+    @property
+    def _index_directory(self) -> Path:
+        return self._local_state.directory / INDEX_DIRECTORY
+
+    def _loaded(self, index: CommittedIndex, read_to: ReadTo, *, tidies: bool) -> CommittedIndex:
+        """Bring an index from its commit to the last one."""
         try:
-            self._load(index, known, tidies=tidies)
+            if index.number:
+                self._continue(index, read_to, tidies=tidies)
+            else:
+                for frame, rows in self._files.load(tidies=tidies):
+                    index.begin_again(frame, rows)
+                index.complete()
         except BaseException:
-            index.close()
+            index.release()
             raise
-        self._index = index
+        return index
 
-    def _new_index(self) -> RowIndex:
-        if self._index_kind == "memory":
-            return MemoryIndex()
-        directory = self._local_state.directory / _INDEX
-        try:
-            return RocksIndex(directory)
-        except ImportError as error:
-            what = "a keyed store whose index is in RocksDB"
-            raise ExtraMissingError(what, "keyed", "rocksdict", module="rocksdict") from error
-        except Exception as error:  # RocksDB's binding raises nothing more special.
-            raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
-
-    def _load(self, index: RowIndex, known: int, *, tidies: bool) -> None:
-        """Bring an index from a commit to the last one."""
-        segments: dict[bytes, bytes] = {}
-        for frame, rows in self._files.load(after=known, tidies=tidies):
-            segments |= frame.segments
-            changes = {**rows, **entries_of(rows)}
-            if frame.number:
-                self._number, self._checkpoint = frame.number, frame.checkpoint
-                changes[_NUMBER] = max(known, frame.number).to_bytes(8)
-            index.write(changes)
-        self._segments = segments
-        if known > self._number:
-            raise StoreError(
-                self._fqn,
-                f"its index is at commit {known}, and its files end at {self._number}: restore the files, or remove "
-                f"{self._local_state.directory / _INDEX}",
+    def _continue(self, index: CommittedIndex, read_to: ReadTo, *, tidies: bool) -> None:
+        known = index.number
+        for frame, rows in self._files.load(after=known, read_to=read_to, tidies=tidies):
+            if frame.number > known:
+                index.follow(frame, rows)
+            elif frame.checkpoint != index.checkpoint:
+                raise self._strange_index(f"commit {known} of its index is another one")
+        if known > self._files.last_number:
+            ends = self._files.last_number
+            raise self._strange_index(
+                f"its index is at commit {known}, and its files end at {ends}"
             )
+
+    def _strange_index(self, what: str) -> StoreError:
+        return StoreError(
+            self._fqn, f"{what}: restore the files, or remove {self._index_directory}"
+        )
 
     # -- committing, on the commit's thread
 
     def _write(self, change: _Change) -> OpFuture | None:
         frame = new_frame(
             change.rows,
-            self._number + 1,
+            self._committed().number + 1,
             change.checkpoint.checkpoint,
             dict(change.checkpoint.new_segments),
         )
@@ -470,31 +449,17 @@ class KeyedStore:
             raise StoreError(self._fqn, f"cannot commit: {error}") from error
 
     def _settle(self, change: _Change) -> None:
-        self._number += 1
-        number = {_NUMBER: self._number.to_bytes(8)}
-        rows = {**change.rows, **change.entries, **number}
-        try:
-            with self._settling:
-                self._required().write(rows)
-                self._checkpoint = change.checkpoint.checkpoint
-        except StoreError:
-            raise
-        except Exception as error:  # RocksDB's binding raises nothing more special.
-            raise StoreError(
-                self._fqn,
-                f"cannot write to its index: {error}; the commit is durable, and the next life goes on from it",
-            ) from error
-        if change.checkpoint.new_segments:
-            known = {**self._segments, **change.checkpoint.new_segments}
-            self._segments = {each: known[each] for each in change.checkpoint.named & known.keys()}
+        index, checkpoint = self._committed(), change.checkpoint
+        rows = {**change.rows, **change.entries}
+        index.apply(rows, index.number + 1, checkpoint.checkpoint, checkpoint.new_segments)
 
     def _tidy(self) -> None:
         if not self._files.is_due:
             return
-        others = dict(all_items(self._required(), _LOCAL_END, after_prefix(META), step=_STEP))
-        last = KeyedFrame(self._number, self._checkpoint, dict(self._segments))
+        index = self._committed()
+        last = KeyedFrame(index.number, index.checkpoint, dict(index.segments))
         try:
-            self._files.snapshot(self._rows_of_range, others, last)
+            self._files.snapshot(self._rows_of_range, index.others(), last)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot write a snapshot: {error}") from error
 
@@ -513,6 +478,9 @@ class KeyedStore:
     # -- its state
 
     def _required(self) -> RowIndex:
+        return self._committed().rows
+
+    def _committed(self) -> CommittedIndex:
         index = self._index
         if index is None:
             raise StoreClosedError(self._fqn)
@@ -536,6 +504,35 @@ def _name(place: bytes, suffix: bytes) -> bytes:
     return STATE + place + suffix if suffix else TIMERS + place
 
 
-def _number_of(index: RowIndex) -> int:
-    (content,) = index.get_many([_NUMBER])
-    return 0 if content is None else int.from_bytes(content)
+def opened_index(fqn: str, kind: IndexKind, directory: Path) -> RowIndex:
+    """Open the index of a directory, or make it.
+
+    Raises:
+        ExtraMissingError: what it needs is not installed.
+        StoreError: it cannot be opened.
+    """
+    if kind == "memory":
+        return MemoryIndex()
+    try:
+        return RocksIndex(directory)
+    except ImportError as error:
+        what = "a keyed store whose index is in RocksDB"
+        raise ExtraMissingError(what, "keyed", "rocksdict", module="rocksdict") from error
+    except Exception as error:  # RocksDB's binding raises nothing more special.
+        raise StoreError(fqn, f"cannot open {directory}: {error}") from error
+
+
+def new_follower(fqn: str, kind: IndexKind, directory: Path) -> KeyedFollower:
+    """Return what keeps the index of a standby.
+
+    Args:
+        fqn: The shard.
+        kind: Of its application's index.
+        directory: Of the standby's files, where the index will be.
+    """
+
+    def new_index() -> RowIndex:
+        remove_index(directory / INDEX_DIRECTORY)
+        return opened_index(fqn, kind, directory / INDEX_DIRECTORY)
+
+    return KeyedFollower(fqn, new_index)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from broadsheet.consumer.errors import UnsupportedSpecError
+from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 
@@ -28,6 +29,8 @@ class LocalState:
     """Puts every change of the files into the shard's recovery log. None: there is no log."""
     kept: Path | None = None
     """Where the application keeps the files of shards without a log; not used, because this one has a log."""
+    follower: StandbyFollower | None = None
+    """What followed these files while this was a standby, if the application has such a thing."""
 
     @property
     def temporary(self) -> bool:

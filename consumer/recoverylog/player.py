@@ -48,6 +48,7 @@ import structlog
 
 from broadsheet.consumer.errors import LogDataLossError, RecoveryLogError
 from broadsheet.consumer.recoverylog.fence import author_from, fence_holders, fence_of, holds_fence
+from broadsheet.consumer.recoverylog.follower import FollowedFiles, StandbyFollower
 from broadsheet.consumer.recoverylog.foreign_bytes import COMPLETION_BYTES_MAX
 from broadsheet.consumer.recoverylog.forks import Fork, leads_elsewhere
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine
@@ -127,6 +128,7 @@ class Player:
         *,
         clock: Clock | None = None,
         claim: LogClaim | None = None,
+        follower: StandbyFollower | None = None,
     ) -> None:
         """Take what to play and where to, on the event loop.
 
@@ -136,6 +138,7 @@ class Player:
             directory: Absolute; emptied first, and removed if playback fails.
             clock: Times the rate of playing.
             claim: Of the shard that is to record here. None: the log is only looked at, so it may be any shard's.
+            follower: Takes in what is played, from the log's head on.
 
         Raises:
             HintsError: the hints contradict themselves.
@@ -168,6 +171,9 @@ class Player:
         self._state = PlayerState.PLAYING
         self._wake = asyncio.Event()
         self._copies = CopyOrders(self._files, on_order=self._wake.set)
+        self._follower = follower
+        self._followed: FollowedFiles | None = None
+        """Set from the head on: only then all files are there that belong together."""
         self.tailing = asyncio.Event()
         """Set once it has played all there was when it began."""
         self.progress = PlaybackProgress()
@@ -209,6 +215,8 @@ class Player:
 
     def _end(self) -> None:
         self._copies.refuse()
+        if self._followed is not None:
+            self._followed.stop()
         self._wake.set()
 
     def _move(self, to: PlayerState) -> None:
@@ -246,6 +254,18 @@ class Player:
             return False
         return await self._copies.order(target, through=await self._write_head(self._log))
 
+    async def follow_through(self) -> bool:
+        """Wait until the follower has taken in all that was appended before this was called.
+
+        False if there is none, or the player ends first.
+
+        Raises:
+            ServiceError: no broker tells where the log ends.
+        """
+        if self._state is not PlayerState.PLAYING or self._followed is None:
+            return False
+        return await self._followed.through(await self._write_head(self._log))
+
     async def run(self) -> Recovered:
         """Play until asked to end.
 
@@ -266,19 +286,46 @@ class Player:
             self._check_claim()  # Hints name the owner, too: a stranger need not read the log.
             await self._play_through(thread)
             while self._plays_again:
+                await self._stop_following(thread)
+                if self._follower is not None:
+                    await thread.run(self._follower.reset)
                 await thread.run(self._files.discard)
                 self._go_back()
                 await self._play_through(thread)
             # Once more: two strangers may have begun with an empty log, and the other was first.
             self._check_claim()
+            await self._stop_following(thread)
             await thread.run(lambda: self._files.make_live(self._playback.fsm))
             live = True
         finally:
             self._copies.refuse()
-            await thread.end(self._files.close if live else self._files.discard)
+            await thread.end(self._files.close if live else self._discard)
         self._report()
         log, end = self._playback.position.log, self._playback.whole_to
         return Recovered(self._playback.fsm, self._directory, log, end, self._author)
+
+    def _discard(self) -> None:
+        """Remove all files; on the thread."""
+        if self._followed is not None:
+            self._followed.end()
+        self._files.discard()
+
+    async def _stop_following(self, thread: PlayThread) -> None:
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            await thread.run(followed.end)
+
+    async def _follow(self, thread: PlayThread) -> None:
+        """Show what was played to the follower, if it is to take it in."""
+        if self._follower is None or self._state is not PlayerState.PLAYING:
+            return
+        if self._plays_again:
+            return  # The branch that was played may be no history.
+        if self._followed is None:
+            self._followed = self._files.followed_by(self._follower)
+        played_to = self._playback.position.offset
+        if self._followed.linked_to < played_to:
+            await thread.run(partial(self._followed.link, self._playback.fsm, played_to))
 
     async def _play_through(self, thread: PlayThread) -> None:
         await thread.run(self._files.prepare)
@@ -304,6 +351,7 @@ class Player:
                 await self._on_head()
                 if self._is_over():
                     break
+                await self._follow(thread)
             self._wake.clear()
             if self._playback.position.log == self._log:
                 await self._copies.make(

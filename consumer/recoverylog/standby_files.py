@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.recoverylog.follower import FollowedFiles, StandbyFollower
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
 
@@ -230,6 +231,10 @@ class PlayedFiles:
             OSError: as of the disk.
         """
         return copy_files(live, self._staging, target, log=self._log, is_wanted=is_wanted)
+
+    def followed_by(self, follower: StandbyFollower) -> FollowedFiles:
+        """Return what shows the files to a follower; on the event loop."""
+        return FollowedFiles(self._directory, self._staging, self._log, follower)
 
     def close(self) -> None:
         """Close every file. Idempotent."""

@@ -26,7 +26,9 @@ import structlog
 
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.state.load import Lag
+from broadsheet.consumer.application import FollowingApplication
 from broadsheet.consumer.errors import AssignmentLostError, ShardHeldBackError
+from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
@@ -251,6 +253,16 @@ class LiveShard:
             return False
         return await self._recovery.copy_to(target)
 
+    async def follow_played(self) -> StandbyFollower | None:
+        """Return what follows a standby's files, once it has taken in what the log holds now; None if nothing does.
+
+        Raises:
+            ServiceError: no broker tells where the log ends.
+        """
+        if self._recovery is None or self.primary:
+            return None
+        return await self._recovery.follow_through()
+
     def acquire(self) -> ShardReference:
         """Take a reference to the current attempt, without waiting.
 
@@ -347,7 +359,9 @@ class LiveShard:
         if not has_recovery_log(self._spec):
             await self._stand_by(None)
             return await self._attempt.run(self._serve_primary, None)
-        recovery = Recovery(self._spec, lambda: self._assignment, self._environment)
+        recovery = Recovery(
+            self._spec, lambda: self._assignment, self._environment, self._new_follower
+        )
         try:
             async with TaskGroup() as group:
                 self._recovery = recovery
@@ -360,6 +374,13 @@ class LiveShard:
             self._recovery = self._telling = None
             await recovery.discard()
         return cause
+
+    def _new_follower(self, directory: Path) -> StandbyFollower | None:
+        application = self._environment.application
+        # A primary's store makes what it needs while it opens the files, in one pass.
+        if self.primary or not isinstance(application, FollowingApplication):
+            return None
+        return application.new_follower(self, directory)
 
     async def _recover_and_serve(self, recovery: Recovery) -> BaseException | None:
         promoted = not self.primary

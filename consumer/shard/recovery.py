@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from broadsheet.consumer.recoverylog.fence import author_from
+from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -43,7 +45,11 @@ class Recovery:
     """Recovery of one attempt. Entering starts to play; leaving removes the remaining files."""
 
     def __init__(
-        self, spec: ShardSpec, assignment: AssignmentSource, environment: ShardEnvironment
+        self,
+        spec: ShardSpec,
+        assignment: AssignmentSource,
+        environment: ShardEnvironment,
+        new_follower: Callable[[Path], StandbyFollower | None] = lambda _: None,
     ) -> None:
         """Make a recovery, on the event loop.
 
@@ -51,6 +57,7 @@ class Recovery:
             spec: Names the log and where hints are.
             assignment: Returns ours as last observed.
             environment: The services and limits of this process.
+            new_follower: Returns what follows the files in a directory until the log is taken over, if anything does.
         """
         self._spec = spec
         self._assignment = assignment
@@ -64,6 +71,8 @@ class Recovery:
         self._outcome: asyncio.Future[Recovered | BaseException]
         self._outcome = asyncio.get_running_loop().create_future()
         self._player: Player | None = None
+        self.follower = new_follower(self._directory)
+        """What follows the played files."""
         self._author = 0
         self._counted_bytes = 0
         self._recorder: Recorder | None = None
@@ -140,7 +149,7 @@ class Recovery:
         record = owner_record(recovered.fsm.properties, self._claim)
         if record is not None:
             recorder.set_property(*record)
-        self.local_state = LocalState(recovered.directory, recorder)
+        self.local_state = LocalState(recovered.directory, recorder, follower=self.follower)
         return HintKeeper(
             recorder,
             hints,
@@ -158,9 +167,24 @@ class Recovery:
         """
         return self._player is not None and await self._player.copy_to(target)
 
+    async def follow_through(self) -> StandbyFollower | None:
+        """Return the follower, once it has taken in all that the log holds now; None if nothing follows this standby.
+
+        Raises:
+            ServiceError: no broker tells where the log ends.
+        """
+        if self._player is None or not await self._player.follow_through():
+            return None
+        return self.follower
+
     async def discard(self) -> None:
         """Remove the files; processes that hold them open can still read them."""
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await asyncio.to_thread(self._discard)
+
+    def _discard(self) -> None:
+        if self.follower is not None:
+            self.follower.discard()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _play(self, group: TaskGroup) -> None:
         try:
@@ -182,6 +206,7 @@ class Recovery:
             self._directory,
             clock=environment.clock,
             claim=self._claim,
+            follower=self.follower,
         )
         self._player = player
         if self._author:

@@ -3,6 +3,8 @@
     wait until all is played that the log held ─► copy ─► the application's store, opened on the copy ─► rows
                                                                                                        └► all removed
 
+An application that follows its standbys (`FollowingApplication`) needs no copy: its store reads what is kept there.
+
 The player's own files cannot be opened: it goes on changing them. A shard without a recovery log has its state where
 every replica reaches it, or where none does but the primary; its store knows.
 """
@@ -20,6 +22,7 @@ from uuid import uuid4
 
 from broadsheet.consumer.application import Application, Store
 from broadsheet.consumer.errors import ApplicationError, StateNotShownError, StoreError
+from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.shard.live_shard import LiveShard
@@ -68,8 +71,8 @@ async def opened_copy(
     try:
         local_state = None
         if has_recovery_log(shard.spec):
-            await _copy(shard, directory, wait_seconds=wait_seconds)
-            local_state = LocalState(directory)
+            follower = await _played_through(shard, directory, wait_seconds=wait_seconds)
+            local_state = LocalState(directory, follower=follower)
         shown = ShownShard(shard.id, shard.fqn, shard.spec, shard.journals, local_state)
         store = await asyncio.to_thread(_new_store, application, shown)
         yield store
@@ -77,9 +80,15 @@ async def opened_copy(
         await asyncio.shield(asyncio.to_thread(_remove, store, directory))
 
 
-async def _copy(shard: LiveShard, directory: Path, *, wait_seconds: float) -> None:
+async def _played_through(
+    shard: LiveShard, directory: Path, *, wait_seconds: float
+) -> StandbyFollower | None:
+    """Return what follows the standby's files, or copy them; either has all that the log held when this was called."""
     try:
         async with asyncio.timeout(wait_seconds):
+            follower = await shard.follow_played()
+            if follower is not None:
+                return follower
             copied = await shard.copy_played(directory)
     except TimeoutError:
         detail = f"its standby has not played all of its recovery log within {wait_seconds:g} s"
@@ -88,6 +97,7 @@ async def _copy(shard: LiveShard, directory: Path, *, wait_seconds: float) -> No
         raise StateNotShownError(shard.id, f"its standby cannot be copied: {error}") from error
     if not copied:
         raise StateNotShownError(shard.id, "this replica is no standby that has caught up")
+    return None
 
 
 def _new_store(application: Application[Any], shard: ShownShard) -> Store:

@@ -117,6 +117,8 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         """The same of the files of changes."""
         self.present: list[StoredFile] = []
         """Files that the last commit rests on."""
+        self.read_to: dict[str, tuple[int, int]] = {}
+        """By file of changes, the bytes that were read and the last commit in them; the next reading begins there."""
         self._descriptor = -1
         """Of the file of changes of this life."""
         self._length = 0
@@ -134,12 +136,17 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         self._record.check()
 
     def load(
-        self, select: Selection = since_newest_snapshot, *, tidies: bool = True
+        self,
+        select: Selection = since_newest_snapshot,
+        *,
+        known: Selection = lambda _: (),
+        tidies: bool = True,
     ) -> Iterator[tuple[StoredFile, LayoutT, FrameT]]:
         """Yield the frames of the files that matter, in order.
 
         Args:
             select: Returns the files that matter.
+            known: Returns those of them that need not be read, because an index has all that is in them.
             tidies: Remove the others, and make the rest durable: this life goes on from there.
 
         Raises:
@@ -154,10 +161,19 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             self.check()
             remove_if_there(self._recorder, self._directory, _NEXT)
         found = self.found()
-        wanted = frozenset(select(found))
-        last = 0
+        wanted, unread = frozenset(select(found)), frozenset(known(found))
+        last, begins = 0, not unread
         for file in found:
-            rests = False
+            if file in wanted and file in unread:
+                self._count(file)
+                last = file.number
+                continue
+            if not begins and file.is_changes:
+                # The files before it, which the commits before it are in, were not read.
+                begins, last = True, file.number
+            rests = file in wanted and file.name in self.read_to
+            if rests:
+                last = self.read_to[file.name][1]
             for layout, frame in self.frames(file) if file in wanted else ():
                 rests = True
                 if file.is_changes and frame.number != last + 1:
@@ -170,7 +186,8 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
                 self._count(file)
             elif tidies:
                 remove_if_there(self._recorder, self._directory, file.name)
-        if settles and self.present:
+        # A snapshot that was not read was synced before it had its name.
+        if settles and self.present and self.present[-1] not in unread:
             self._settle(self.present[-1].name)
 
     def found(self) -> list[StoredFile]:
@@ -299,20 +316,24 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             self.snapshot_bytes += length
 
     def frames(self, file: StoredFile) -> Iterator[tuple[LayoutT, FrameT]]:
-        """Yield the frames of a file, up to one that was cut off.
+        """Yield the frames of a file, up to one that was cut off, from where `read_to` says that it was read to.
 
         Raises:
             StoreError: the file is damaged; a snapshot, which was complete when it got its name, is if it is cut off.
         """
         name, is_whole = file.name, not file.is_changes
-        content = memoryview((self._directory / name).read_bytes())
-        begin, layout, is_first = 0, None, False
+        base, _ = self.read_to.get(name, (0, 0))
+        layout = self.layout_of(file) if base else None
+        with (self._directory / name).open("rb") as opened:
+            opened.seek(base)
+            content = memoryview(opened.read())
+        begin, is_first = 0, False
         while begin < len(content):
             body, end = self._body(name, content, begin)
             if body is None:
                 break
             # The first commit of a file was written together with the layout.
-            self._last = self._last[0] if is_first else begin, end
+            self._last = self._last[0] if is_first else base + begin, base + end
             begin, is_first = end, layout is None
             if layout is None:
                 layout = self._layout(name, body)
@@ -324,6 +345,8 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             yield layout, frame
             if is_whole and frame.number:
                 return
+            if not is_whole:
+                self.read_to[name] = base + end, frame.number
         if is_whole:
             raise self.damaged(name, f"it ends after {begin} bytes, without its last frame")
 

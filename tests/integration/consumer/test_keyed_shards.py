@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
+from broadsheet.consumer.client import StateClient
 from broadsheet.consumer.keyed import (
     EventTime,
     JournalOutput,
@@ -141,6 +145,18 @@ def sessions(index: IndexKind = "rocksdb") -> Any:
     )
 
 
+async def counts_at_standby(address: str) -> dict[str, int]:
+    """Return the count of each key as a standby shows it, which keeps an index for that."""
+    async with (
+        StateClient(address) as client,
+        aclosing(client.scan(SHARD, max_staleness_seconds=10.0)) as parts,
+    ):
+        received = [part async for part in parts]
+    assert received[0].state.slot == 1
+    rows = pa.ipc.open_stream(b"".join(part.arrow for part in received)).read_all().to_pylist()
+    return {row["key"]: row["count"] for row in rows}
+
+
 async def count_of(
     resolver: ShardResolver, key: str, *, read_through: dict[str, int]
 ) -> int | None:
@@ -153,11 +169,13 @@ async def count_of(
         return count
 
 
+@pytest.mark.parametrize("second", ["memory", "rocksdb"])
 async def test_keyed_state_and_timers_survive_a_killed_primary_exactly_once(
-    cluster: Cluster, journals: JournalClient, tmp_path: Path
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, second: IndexKind
 ) -> None:
-    """A primary with state, registered timers and a watermark is gone at a stroke. The standby goes on with all three:
-    each row is counted and echoed once, and each timer fires once, on the member that has the shard then.
+    """A primary with state, registered timers and a watermark is gone at a stroke. The standby goes on with all three,
+    and with the index that it kept: each row is counted and echoed once, and each timer fires once, on the member that
+    has the shard then.
     """
     await create_logs(journals, SHARD)
     await create_journals(journals, SIDE)
@@ -172,7 +190,7 @@ async def test_keyed_state_and_timers_survive_a_killed_primary_exactly_once(
         end = await producer.publish(SOURCE, KEYS)
         await wait_for_primaries(client, SHARD)
         async with cluster.member(
-            "two", application=sessions("memory"), zone="zone-b", state_dir=str(tmp_path / "two")
+            "two", application=sessions(second), zone="zone-b", state_dir=str(tmp_path / "two")
         ) as two:
 
             async def standing() -> bool:
@@ -183,13 +201,17 @@ async def test_keyed_state_and_timers_survive_a_killed_primary_exactly_once(
 
             await eventually(standing)
             assert await count_of(one.resolver, "a", read_through={SOURCE: end}) == 3
-            one.force_stop()
-            async with client_of(two) as second:
+            assert await counts_at_standby(two.address) == {"a": 3, "b": 2, "c": 1}
+            with capture_logs() as logs:
+                one.force_stop()
+                async with client_of(two) as its_client:
 
-                async def taken_over() -> bool:
-                    return (await statuses(second))[SHARD][0] == ("member-two", "PRIMARY")
+                    async def taken_over() -> bool:
+                        return (await statuses(its_client))[SHARD][0] == ("member-two", "PRIMARY")
 
-                await eventually(taken_over)
+                    await eventually(taken_over)
+            (opened,) = [each for each in logs if each["event"] == "keyed.index_opened"]
+            assert opened["from_standby"]
             end = await producer.publish(SOURCE, KEYS)
             assert await count_of(two.resolver, "a", read_through={SOURCE: end}) == 6
             # The event time of these passes the ends of all keys but theirs.

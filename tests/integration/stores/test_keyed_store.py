@@ -43,7 +43,11 @@ class Life:
             snapshot_bytes_min=8 << 10,
             lock_wait_seconds=0,
         )
-        self.checkpoint = self.store.restore_checkpoint(SHARD)
+        try:
+            self.checkpoint = self.store.restore_checkpoint(SHARD)
+        except StoreError:
+            self.end()
+            raise
 
     def commit(self, number: int, expected: dict[int, bytes], *, keys: int = 20) -> None:
         """Change some keys, and remove one."""
@@ -131,6 +135,77 @@ def test_restart_reads_only_what_its_index_lacks(directory: Path) -> None:
     assert rows_in(life.store) == expected
     assert life.checkpoint == reading(59)
     life.end()
+
+
+def spoil_snapshots(directory: Path) -> dict[Path, bytes]:
+    """Make the rows of each snapshot unreadable; return what they were."""
+    sound = {
+        path: path.read_bytes() for path in directory.iterdir() if path.name[:9] == "snapshot-"
+    }
+    for path, content in sound.items():
+        path.write_bytes(content[:-20] + bytes(20))
+    return sound
+
+
+def test_restart_reads_no_snapshot_that_its_index_knows(directory: Path) -> None:
+    """A restart must not cost what the state costs: it opens with all rows though no snapshot can be read."""
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    for number in range(1, 40):
+        life.commit(number, expected)
+    life.end()
+    assert len(spoil_snapshots(directory)) > 3
+
+    life = Life(directory)
+    assert rows_in(life.store) == expected
+    assert life.checkpoint == reading(39)
+    life.commit(40, expected)
+    life.end()
+
+
+def test_index_that_was_half_made_is_made_again(directory: Path) -> None:
+    """A life that ends while it makes the index has rows of some ranges only, though it read a snapshot with a number.
+    The next one must not go on from there: all other rows would be lost.
+    """
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    for number in range(1, 40):
+        life.commit(number, expected)
+    life.end()
+    shutil.rmtree(directory / "index")
+    sound = spoil_snapshots(directory)
+    readable = sorted(sound)[: len(sound) // 2]
+    for path in readable:
+        path.write_bytes(sound[path])
+    with pytest.raises(StoreError, match="is damaged"):
+        Life(directory)
+    for path, content in sound.items():
+        path.write_bytes(content)
+
+    life = Life(directory)
+    assert rows_in(life.store) == expected
+    life.end()
+
+
+def test_index_of_another_history_is_refused(directory: Path) -> None:
+    """Files that were put back to an older copy, and went on from there, have other commits of the same numbers."""
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    life.commit(1, expected, keys=1)
+    life.end()
+    other = directory.parent / "other"
+    shutil.copytree(directory, other)
+    life = Life(directory)
+    life.commit(2, expected, keys=1)
+    life.end()
+    life = Life(other)
+    wait(life.store.start_commit(SHARD, reading(3), ()))
+    life.end()
+    shutil.rmtree(other / "index")
+    shutil.copytree(directory / "index", other / "index")
+
+    with pytest.raises(StoreError, match="commit 2 of its index is another one: restore"):
+        Life(other)
 
 
 def test_restart_with_another_kind_of_index_has_the_same_rows(directory: Path) -> None:

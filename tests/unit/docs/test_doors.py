@@ -253,6 +253,7 @@ def test_names_that_need_an_extra_say_which() -> None:
     assert {"KafkaSource"} <= lacking.pop("kafka")
     assert {"AggregateStore", "Sum"} <= lacking.pop("aggregate")
     assert lacking.pop("rocksdb") == {"RocksDbStore"}
+    assert lacking.pop("keyed") == {"KeyedStore"}
     assert {"ShardCluster", "start_session", "publish_dataframe"} <= lacking.pop("spark")
     assert lacking == {}
 

@@ -1,0 +1,202 @@
+"""A follower of the files that a standby plays: it takes in what they hold, so that a promotion finds that done.
+
+    play thread     a step is played ─► links to files that are new ─► wake
+    follow thread                                                       └─► follower.follow(links)
+
+The player goes on changing, naming and removing its files. A follower sees links of its own: the link of a removed file
+stays until the follower was called once more, so it misses nothing of a file that was there at the end of a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine
+
+LINKS: Final = ".followed"
+"""Directory of the links, beside the player's files."""
+_log = structlog.get_logger()
+
+
+class StandbyFollower(Protocol):
+    """Keeps something current with a standby's files: an index that its store needs when it is promoted.
+
+    `follow` and `reset` are called on one thread; `stop` and `discard` on any.
+    """
+
+    def follow(self, files: Path) -> None:
+        """Take in what the files below a directory hold by now; called again after they have changed.
+
+        Each file is a prefix of what it will be, at its path in the log. May end early after `stop`.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Forget what was taken in: the log had a fork, and its files are played once more."""
+        ...
+
+    def stop(self) -> None:
+        """Have `follow` end soon, because the log is taken over. Idempotent."""
+        ...
+
+    def discard(self) -> None:
+        """Release what the shard's store has not taken over; the last call. Idempotent."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    through: int
+    reached: asyncio.Future[bool]
+
+
+class FollowedFiles:
+    """The links to one playback's files, and the thread on which a follower reads them."""
+
+    def __init__(self, directory: Path, staging: Path, log: str, follower: StandbyFollower) -> None:
+        """Start nothing yet; on the event loop.
+
+        Args:
+            directory: Of the player's files.
+            staging: Holds them by fnode.
+            log: Named by errors.
+            follower: Reads them.
+        """
+        self._links = directory / LINKS
+        self._staging = staging
+        self._log = log
+        self._follower = follower
+        self._loop = asyncio.get_running_loop()
+        self._changed = threading.Condition()
+        """Guards what follows, but for `_waits`."""
+        self._linked: dict[str, int] = {}
+        """Fnode by path, of the links that stand for files."""
+        self._gone: set[str] = set()
+        """Paths whose files are removed, and whose links are not yet."""
+        self.linked_to = -1
+        """Offset of the log that was played when the links were made, bytes."""
+        self._followed_to = -1
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+        self._waits: list[_Wait] = []
+
+    def link(self, fsm: FileStateMachine, played_to: int) -> None:
+        """Link what is new, and wake the follower. Call it on the player's thread, between two steps, at or behind the
+        first head: before that, files of the past are missing.
+
+        Args:
+            fsm: The files as of `played_to`.
+            played_to: Offset of the log, bytes.
+
+        Raises:
+            RecoveryLogError: a path is not a file below the directory.
+            OSError: as of the disk.
+        """
+        with self._changed:
+            self.linked_to = played_to
+            if self._is_over:
+                return
+            self._links.mkdir(exist_ok=True)
+            for path, fnode in fsm.links.items():
+                if self._linked.get(path) != fnode:
+                    self._link(path, fnode)
+            for path in self._linked.keys() - fsm.links.keys():
+                del self._linked[path]
+                self._gone.add(path)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    async def through(self, played_to: int) -> bool:
+        """Wait until the follower has taken in what was played up to an offset of the log; False if it ends first."""
+        if self._is_over:
+            return False
+        wait = _Wait(played_to, self._loop.create_future())
+        self._waits.append(wait)
+        self._settle()
+        try:
+            return await wait.reached
+        finally:
+            self._waits.remove(wait)
+
+    def stop(self) -> None:
+        """Have the follower stop, without waiting for it; on the event loop. Idempotent."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._follower.stop()
+        self._settle()
+
+    def end(self) -> None:
+        """Stop, end the thread, and remove the links; on any thread. Blocks until a call of the follower ends."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._follower.stop()
+        if self._thread is not None:
+            self._thread.join()
+        shutil.rmtree(self._links, ignore_errors=True)
+        self._loop.call_soon_threadsafe(self._settle)
+
+    def _link(self, path: str, fnode: int) -> None:
+        target = self._links / path.lstrip("/")
+        if ".." in target.parts or "\0" in path or target == self._links:
+            raise RecoveryLogError(
+                self._log, f"path {path!r} is no file below the store's directory"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        os.link(self._staging / str(fnode), target)
+        self._linked[path] = fnode
+        self._gone.discard(path)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or self.linked_to > self._followed_to)
+                if self._is_over:
+                    return
+                through, gone = self.linked_to, set(self._gone)
+            try:
+                self._follower.follow(self._links)
+            except Exception as error:
+                # The store reads the files itself then, and tells of what is wrong with them.
+                _log.warning("recovery_log.follow_failed", log=self._log, error=str(error))
+                with self._changed:
+                    self._is_over = True
+                self._loop.call_soon_threadsafe(self._settle)
+                return
+            if not self._note_followed(through, gone):
+                return
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _note_followed(self, through: int, gone: Collection[str]) -> bool:
+        """Note how far it has come, unless it was stopped, perhaps on its way; return whether it was not."""
+        with self._changed:
+            if not self._is_over:
+                for path in self._gone.intersection(gone):
+                    (self._links / path.lstrip("/")).unlink(missing_ok=True)
+                    self._gone.discard(path)
+                self._followed_to = through
+            return not self._is_over
+
+    def _settle(self) -> None:
+        """Answer those who wait; on the event loop."""
+        for wait in self._waits:
+            if wait.reached.done():
+                continue
+            if self._followed_to >= wait.through:
+                wait.reached.set_result(True)
+            elif self._is_over:
+                wait.reached.set_result(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.errors import ServiceError, ValidationError
 
 
 class LeasingError(ServiceError):
@@ -14,6 +14,10 @@ class LeasingError(ServiceError):
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later, with nothing else done."""
+
+
+class StoreNotFoundError(ValidationError):
+    """There is no store at an address."""
 
 
 class ThrottlingError(LeasingError):

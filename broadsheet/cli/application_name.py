@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from broadsheet.cli.errors import ApplicationFailedError
 from broadsheet.consumer.application import Application, Store
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.libraries import missing_library
 
 REQUIRED_METHODS = ("new_store", "message_type", "finalize_txn")
 CONSUMING_METHODS = ("consume_message", "consume_batch")
@@ -24,6 +26,7 @@ def load_application(name: str) -> Application[Store]:
 
     Raises:
         ValidationError: there is no such attribute, or it is no application; the message says what is missing.
+        ApplicationFailedError: its module, or what makes it, raised.
     """
     return _checked(name, _made(name, load_attribute(name, option="APP")))
 
@@ -37,6 +40,7 @@ def load_attribute(name: str, *, option: str) -> Any:
 
     Raises:
         ValidationError: there is no such attribute.
+        ApplicationFailedError: its module raised.
     """
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
@@ -54,12 +58,15 @@ def _import(module_name: str, option: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        missing = missing_library(f"{option} {module_name}", error)
+        if missing is not None:
+            raise ValidationError(option, str(missing)) from error
         raise ValidationError(
             option,
             f"{error}; modules are looked for in {Path.cwd()}, in PYTHONPATH and among what is installed",
         ) from error
     except Exception as error:  # the user's module may raise anything
-        raise ValidationError(
+        raise ApplicationFailedError(
             option, f"module {module_name} cannot be imported: {_one_line(error)}"
         ) from error
 
@@ -70,7 +77,7 @@ def _made(name: str, found: Any) -> Any:  # whatever the user's module holds
     try:
         return found()
     except Exception as error:  # the user's function may raise anything
-        raise ValidationError("APP", f"{name}() raised {_one_line(error)}") from error
+        raise ApplicationFailedError("APP", f"{name}() raised {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 import click
 
 from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.leases.errors import StoreNotFoundError
 from broadsheet.runtime.errors import (
     BroadsheetError,
     RpcFailedError,
@@ -64,8 +67,54 @@ class StaleRevisionError(ValidationError):
     """Somebody changed what a command, or its file, was about to change."""
 
 
+class ApplicationFailedError(ValidationError):
+    """The module of an application, or what makes it, raised: APP is right, and its code is not."""
+
+
+class WrongValueError(ValidationError):
+    """The value of an option or argument is refused; the path begins with its name."""
+
+
+@contextmanager
+def option_values(names: Mapping[str, str]) -> Iterator[None]:
+    """Say that what a block refuses are values of the command line, and name the options that gave them.
+
+    Args:
+        names: Options and arguments, such as `--limit` and `STORE`, by the path of the field that they set.
+
+    Raises:
+        WrongValueError: the block raised a `ValidationError`.
+    """
+    try:
+        yield
+    except (NothingSelectedError, ApplicationFailedError, WrongValueError):
+        raise
+    except ValidationError as error:
+        raise WrongValueError(_named(error.field_path, names), error.problem) from error
+
+
+def _named(path: str, names: Mapping[str, str]) -> str:
+    """Return a path of a field with the name of its option in place of the part that the option sets."""
+    for field in sorted(names, key=len, reverse=True):
+        if path == field or path.startswith((f"{field}.", f"{field}[")):
+            return names[field] + path[len(field) :]
+    return path
+
+
+_OF_COMMAND_LINE: Final = re.compile(r"--|selector|[A-Z]+(?![\w.])")
+"""Paths that are an option, or an argument such as `NAME`. Selectors come from -l alone; their parser, which servers
+have too, knows no options."""
+
+_MISSING: Final = (
+    NothingSelectedError,
+    ShardNotFoundError,
+    JournalNotFoundError,
+    StoreNotFoundError,
+)
 _STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
-    (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
+    (ExitStatus.FAILED, (InUseError, ApplicationFailedError)),
+    (ExitStatus.USAGE, (WrongValueError,)),
+    (ExitStatus.NOT_FOUND, _MISSING),
     (ExitStatus.TIMEOUT, (TimeoutError,)),
     (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError, PlanNotAppliedError)),
 )
@@ -77,10 +126,8 @@ def exit_status_of(error: Exception) -> ExitStatus:
         if isinstance(error, kinds):
             return status
     # As click ends where it finds a mistake of an option by itself; here the value had to be read first.
-    # Selectors come from -l alone; their parser, which servers have too, knows no options.
     path = error.field_path if isinstance(error, ValidationError) else ""
-    is_option = path.startswith(("--", "selector"))
-    return ExitStatus.USAGE if is_option else ExitStatus.FAILED
+    return ExitStatus.USAGE if _OF_COMMAND_LINE.match(path) else ExitStatus.FAILED
 
 
 def _line_of(error: Exception) -> str:

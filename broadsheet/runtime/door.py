@@ -22,30 +22,9 @@ from functools import cache
 from importlib import import_module
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 
-from broadsheet.runtime.errors import ExtraMissingError
-
-EXTRAS: Mapping[str, tuple[str, str]] = {
-    "aiohttp": ("azure", "aiohttp"),
-    "azure": ("azure", "azure-storage-blob and azure-eventhub"),
-    "boto3": ("aws", "boto3"),
-    "botocore": ("aws", "boto3"),
-    "cloudpickle": ("spark", "cloudpickle"),
-    "confluent_kafka": ("kafka", "confluent-kafka"),
-    "datasketches": ("aggregate", "datasketches"),
-    "opentelemetry": ("otel", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
-    "orjson": ("spark", "orjson"),
-    "pandas": ("spark", "pandas"),
-    "psutil": ("spark", "psutil"),
-    "psycopg": ("postgresql", "psycopg"),
-    "pyarrow": ("spark", "pyarrow"),
-    "pyspark": ("spark", "pyspark"),
-    "rocksdict": ("rocksdb", "rocksdict"),
-    "zstandard": ("keyed", "zstandard"),
-}
-"""By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
+from broadsheet.runtime.libraries import missing_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +69,11 @@ def public_names(
         try:
             found: object = getattr(import_module(home), name)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            missing = missing_library(f"{door}.{name}", error)
             # Any other missing module is a defect of ours or of the installation, and must not be hidden.
-            if extra is None:
+            if missing is None:
                 raise
-            root = (error.name or "").partition(".")[0]
-            if root != error.name and find_spec(root) is not None:
-                raise _too_old(f"{door}.{name}", root, error) from error
-            raise ExtraMissingError(f"{door}.{name}", *extra, module=error.name or "") from error
+            raise missing from error
         # The next access finds the name in the package, without this function.
         setattr(sys.modules[door], name, found)
         return found
@@ -106,16 +82,6 @@ def public_names(
         return sorted({*vars(sys.modules[door]), *homes_of(door)})
 
     return find, names
-
-
-def _too_old(what: str, package: str, error: ModuleNotFoundError) -> ImportError:
-    """Return the error of a name whose library is there, and lacks a module: to install it would change nothing."""
-    present = getattr(import_module(package), "__version__", "unknown")
-    return ImportError(
-        f"{what} needs another version of {package}: {present} has no {error.name}; "
-        f"docs/dependencies.md says which are supported",
-        name=error.name,
-    )
 
 
 def _source_of(spec: ModuleSpec) -> str:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from broadsheet.runtime.door import EXTRAS
 from broadsheet.runtime.errors import ExtraMissingError, ValidationError
 from broadsheet.runtime.installed_version import installed_version
+from broadsheet.runtime.libraries import EXTRAS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

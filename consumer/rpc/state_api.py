@@ -30,7 +30,7 @@ from broadsheet.consumer.shard.replica_progress import progress_of
 from broadsheet.consumer.stores.state_tables import ScannableStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.checkpoint import read_through_of
-from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.runtime.errors import BoundExceededError, ValidationError, needs_extra
 from broadsheet.security.auth import Capability, Claims
 from broadsheet.wire import state_pb2_grpc
 from broadsheet.wire.labels import LabelMatcher
@@ -121,7 +121,7 @@ async def scan_parts(
 
 def lacking(error: ImportError) -> str:
     """Return the error text of a member that has no pyarrow."""
-    return f"its member lacks {error.name}: install what the extra `spark` needs there"
+    return f"its member {needs_extra('spark', error.name or 'pyarrow')}"
 
 
 def _parts(

@@ -16,6 +16,7 @@ from broadsheet.journals.content.traceparents import traceparents_in_heads
 from broadsheet.journals.message.arrow_ipc import check_texts, check_values, read_stream
 from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.uuid import NIL_UUID, UUID_BYTES
+from broadsheet.runtime.libraries import needing
 from broadsheet.serving.tracing import TRACEPARENT
 from broadsheet.wire.journal_pb2 import LabelSet
 
@@ -45,6 +46,15 @@ class ArrowType:
     """
 
     content_type = ARROW_STREAM
+
+    def __init__(self) -> None:
+        """See that pyarrow is there: a shard without it must not start.
+
+        Raises:
+            ExtraMissingError: it is not.
+        """
+        with needing("Arrow messages"):
+            import pyarrow as pa  # noqa: F401
 
     def decode(self, payload: bytes) -> Any:
         """Return the rows of a payload, validated; they share its memory."""

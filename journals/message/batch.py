@@ -34,6 +34,7 @@ from broadsheet.journals.message.uuid import (
     Words,
     parse_uuids,
 )
+from broadsheet.runtime.libraries import needing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -268,11 +269,12 @@ class MessageBatch:
         Raises:
             FramingError: a message cannot be decoded, or its values do not fit the columns. Without a schema that is so
                 for an integer beyond 64 bits, or one that a column of floating-point numbers would round.
-            ImportError: pyarrow is missing (the extra `spark`).
+            ExtraMissingError: pyarrow is missing (the extra `spark`).
         """
-        from broadsheet.journals.content.tables import table_of
+        with needing("MessageBatch.to_arrow"):
+            from broadsheet.journals.content.tables import table_of
 
-        return table_of(self, schema)
+            return table_of(self, schema)
 
     def to_pandas(self, schema: pa.Schema | None = None) -> Any:
         """Return the messages as a `pandas.DataFrame`: `to_arrow`, converted without a copy where types allow.
@@ -281,10 +283,17 @@ class MessageBatch:
 
         Args:
             schema: As of `to_arrow`.
-        """
-        from broadsheet.journals.content.tables import pandas_of
 
-        return pandas_of(self.to_arrow(schema))
+        Raises:
+            ExtraMissingError: pandas or pyarrow is missing (the extra `spark`).
+        """
+        with needing("MessageBatch.to_pandas"):
+            # Imported here, because pyarrow would name it only once all is parsed.
+            import pandas as pd  # type: ignore[import-untyped]  # noqa: F401 - its stubs would be a dependency
+
+            from broadsheet.journals.content.tables import pandas_of, table_of
+
+            return pandas_of(table_of(self, schema))
 
     def to_polars(self, schema: pa.Schema | None = None) -> Any:
         """Return the messages as a `polars.DataFrame`: `to_arrow`, without a copy where types allow.
@@ -293,11 +302,14 @@ class MessageBatch:
             schema: As of `to_arrow`.
 
         Raises:
-            ImportError: polars is missing (the extra `polars`).
+            ExtraMissingError: polars or pyarrow is missing (the extra `polars`).
         """
-        import polars as pl
+        with needing("MessageBatch.to_polars", extra="polars"):
+            import polars as pl
 
-        return pl.from_arrow(self.to_arrow(schema))
+            from broadsheet.journals.content.tables import table_of
+
+            return pl.from_arrow(table_of(self, schema))
 
 
 def _taken(payloads: Sequence[bytes], places: NDArray[np.intp]) -> Sequence[bytes]:

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -132,6 +131,9 @@ def number_text(column: Any) -> Any:
 
     orjson writes such an array faster than Arrow casts it.
     """
+    # Imported here, because what checks texts and hashes keys needs Arrow alone.
+    import orjson
+
     if not len(column):
         return plain_text(column)
     values = pc.fill_null(column, 0) if column.null_count else column

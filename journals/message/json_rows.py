@@ -115,6 +115,8 @@ class JsonRows:
     def _named_field(self, name: str, column: Any) -> list[Part]:
         try:
             return self._field(name, column)
+        except ModuleNotFoundError:
+            raise  # Value by value would work, several times slower, and never say why.
         # Arrow and encoders raise errors of many classes for values that they refuse.
         except Exception as error:
             return self._field_by_value(name, column, error)

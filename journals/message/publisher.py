@@ -37,6 +37,7 @@ from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.uuid import Bytes, Flags, MessageClock, build_uuid, uuid_bytes
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.libraries import needing
 from broadsheet.serving.tracing import tracing
 from broadsheet.wire.alphabet import validate_journal
 
@@ -193,7 +194,17 @@ class Publisher:
             ContentTypeError: a journal's content type is not the messages'.
             NoPartitionsError: the mapping has no journal to choose.
             ValidationError: the mapping finds no key in a row.
+            ExtraMissingError: pyarrow or orjson is missing.
         """
+        with needing("Publisher.publish_batch"):
+            self._publish_batch(mapping, rows, message_type)
+
+    def _publish_batch(
+        self,
+        mapping: BatchMapping | MappedJournal,
+        rows: pa.Table | pa.RecordBatch,
+        message_type: MessageType,
+    ) -> None:
         import pyarrow as pa
 
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -213,6 +224,8 @@ class Publisher:
                 except RowValueError as error:
                     row = begin + (error.row if places is None else int(places[error.row]))
                     raise _cannot_encode(mapped, f"rows: {error.at(row)}") from error
+                except ModuleNotFoundError:
+                    raise  # Nothing is wrong with the rows.
                 # Message types and libraries of columns raise errors of any class.
                 except Exception as error:
                     raise _cannot_encode(mapped, f"rows: {error}") from error

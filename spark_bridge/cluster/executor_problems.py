@@ -13,7 +13,7 @@ from enum import Enum
 from textwrap import dedent
 from typing import Final
 
-from broadsheet.runtime.door import EXTRAS
+from broadsheet.runtime.libraries import EXTRAS
 
 PAGE: Final = "docs/executor-errors.md"
 """Page that explains each kind."""

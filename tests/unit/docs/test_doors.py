@@ -33,7 +33,7 @@ import broadsheet.testing.leases as lease_suites
 import broadsheet.testing.shards as shard_simulation
 import broadsheet.testing.stores as store_suites
 from broadsheet.cli.main import main
-from broadsheet.runtime.door import EXTRAS
+from broadsheet.runtime.libraries import EXTRAS
 from tests.support.documents import REPOSITORY
 
 _LAZY = (

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from broadsheet.runtime.errors import BroadsheetError
+from broadsheet.runtime.errors import BroadsheetError, ValidationError
 from broadsheet.runtime.log_output import guard_standard_streams, open_standard_descriptors
 from broadsheet.runtime.open_files import raise_open_files_limit
 
@@ -175,10 +175,23 @@ def main(**options: Any) -> None:
             f"expected HOST:PORT, got {options['listen']!r}", param_hint="--listen"
         )
     with _errors_in_one_line(data_dir):
-        config = BrokerConfig(
-            data_dir=data_dir,
-            host=host.strip("[]"),
-            port=int(port),
+        config = _config(options, host.strip("[]"), int(port))
+        with traces_exported("broadsheet-broker", wanted=options["traces"]):
+            run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
+
+
+class _WrongOptionError(click.ClickException):
+    """A value that the broker cannot use; the process ends as with the mistakes that click finds by itself."""
+
+    exit_code = 2
+
+
+def _config(options: dict[str, Any], host: str, port: int) -> BrokerConfig:
+    try:
+        return BrokerConfig(
+            data_dir=options["data_dir"],
+            host=host,
+            port=port,
             admin_port=options["admin_port"],
             durability=Durability.parse(options["durability"]),
             auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
@@ -195,8 +208,8 @@ def main(**options: Any) -> None:
             retention_enabled=options["retention"],
             bounds=bounds_of(options),
         )
-        with traces_exported("broadsheet-broker", wanted=options["traces"]):
-            run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
+    except ValidationError as error:
+        raise _WrongOptionError(str(error)) from error
 
 
 @contextmanager

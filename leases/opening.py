@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.leases.addresses import NATIVE, StoreAddress
+from broadsheet.leases.errors import StoreNotFoundError
 from broadsheet.leases.store import RecordStore
 from broadsheet.leases.stores.dynamodb.layout import Layout
 from broadsheet.leases.stores.etcd.store import EtcdRecordStore
@@ -73,14 +74,14 @@ async def existing_store(address: StoreAddress) -> AsyncIterator[RecordStore]:
     """Open the store of an address; it must exist.
 
     Raises:
-        ValidationError: there is no such store.
+        StoreNotFoundError: there is no such store.
     """
     path = missing_file(address)
     if path is not None:
-        raise ValidationError("store", f"{address.text}: there is no file {path}")
+        raise StoreNotFoundError("store", f"{address.text}: there is no file {path}")
     async with open_store(address) as store:
         if not await store.exists():
-            raise ValidationError("store", f"{address.text}: there is no such store")
+            raise StoreNotFoundError("store", f"{address.text}: there is no such store")
         yield store
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import click
 
 from broadsheet.cli.connection import Connection, take_connection
-from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.errors import errors_in_one_line, option_values
 from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.options import OptionsT, options_from, parameters_of
 from broadsheet.runtime.interpreter import few_collections
@@ -57,8 +57,10 @@ def make_command(
 
     def invoke(**values: Any) -> None:  # values: as click has them
         with errors_in_one_line():
-            connection = (take_connection(values),) if is_connected else ()
-            run(*connection, options_from(options, values, kind))
+            with option_values({}):
+                connection = (take_connection(values),) if is_connected else ()
+                made = options_from(options, values, kind)
+            run(*connection, made)
 
     callback: Callable[..., None] = invoke
     parameters = [*parameters_of(options, kind)]

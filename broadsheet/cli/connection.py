@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from broadsheet.cli.context_file import complete_contexts, context_values, read_contexts
-from broadsheet.cli.errors import errors_in_one_line
+from broadsheet.cli.errors import errors_in_one_line, option_values
 from broadsheet.cli.options import Group, command_options, option, options_from
 from broadsheet.cli.output.messages import say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
@@ -30,13 +30,7 @@ BY_URL: Final = DirectFragments()
 """Stored fragments are read by URLs of https, and no files."""
 
 
-class _ToMembers(TypedDict):
-    """What clients of members share."""
-
-    auth: ClientAuth | None
-    on_passed_over: Callable[[EndpointError], None]
-    tls: TlsConfig | None
-
+ClientT = TypeVar("ClientT", ShardClient, AllocationClient, RecoveryClient)
 
 _FILE: Final = click.Path(path_type=Path)
 
@@ -105,15 +99,15 @@ class Connection:
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
-        return ShardClient(self.address, **self._to_members())
+        return self._to_members(ShardClient)
 
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
-        return AllocationClient(self.address, **self._to_members())
+        return self._to_members(AllocationClient)
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
-        return RecoveryClient(self.address, **self._to_members())
+        return self._to_members(RecoveryClient)
 
     def journals(self, fragments: DirectFragments = BY_URL) -> JournalClient:
         """Return a client of the brokers' Journal service.
@@ -122,10 +116,16 @@ class Connection:
             fragments: Rules for reading stored fragments without their broker.
         """
         policy = TransportPolicy(tls=self.tls, fragments=fragments)
-        return JournalClient(self.broker, auth=self.broker_auth(), policy=policy)
+        auth = self.broker_auth()
+        with option_values({"address": "--broker"}):
+            return JournalClient(self.broker, auth=auth, policy=policy)
 
-    def _to_members(self) -> _ToMembers:
-        return {"auth": self.member_auth(), "on_passed_over": self._on_passed_over, "tls": self.tls}
+    def _to_members(self, client: type[ClientT]) -> ClientT:
+        auth = self.member_auth()
+        with option_values({"address": "--address"}):
+            return client(
+                self.address, auth=auth, on_passed_over=self._on_passed_over, tls=self.tls
+            )
 
     def _on_passed_over(self, error: EndpointError) -> None:
         # The answer comes from another address, so this is no error.
@@ -136,17 +136,23 @@ class Connection:
         """Return what authorizes requests to members; None without credentials.
 
         Raises:
-            ValidationError: a file cannot be read, or holds no keys.
+            WrongValueError: a file cannot be read, or holds no keys.
         """
-        keys = keys_from(self.auth_keys, self.auth_keys_file)
         if self.token_file is not None:
-            return BearerAuth(read_token(self.token_file))
-        return KeyedAuth(keys) if keys else None
+            with option_values({"token_file": "--token-file"}):
+                return BearerAuth(read_token(self.token_file))
+        return _keyed("--auth-keys", self.auth_keys, self.auth_keys_file)
 
     def broker_auth(self) -> ClientAuth | None:
         """Return the same for brokers: their own keys, if they have others."""
-        keys = keys_from(self.broker_auth_keys, self.broker_auth_keys_file)
-        return KeyedAuth(keys) if keys else self.member_auth()
+        own = _keyed("--broker-auth-keys", self.broker_auth_keys, self.broker_auth_keys_file)
+        return own or self.member_auth()
+
+
+def _keyed(option_name: str, text: str, file: Path | None) -> ClientAuth | None:
+    keys = keys_from(text, file)
+    with option_values({"auth_keys": option_name if file is None else f"{option_name}-file"}):
+        return KeyedAuth(keys) if keys else None
 
 
 _CREDENTIALS = (

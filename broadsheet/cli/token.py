@@ -9,6 +9,7 @@ import click
 
 from broadsheet.cli.command import plain_command
 from broadsheet.cli.durations import parse_duration
+from broadsheet.cli.errors import option_values
 from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import OutputFormat, print_fields
 from broadsheet.cli.output.tables import print_table
@@ -62,7 +63,9 @@ def token(options: _TokenOptions) -> None:
     keys = keys_from(options.auth_keys, options.auth_keys_file)
     if not keys:
         raise ValidationError("--auth-keys-file", "expected the file of the keys that sign")
-    signed = KeyedAuth(keys).sign(claims)
+    given = "--auth-keys" if options.auth_keys_file is None else "--auth-keys-file"
+    with option_values({"auth_keys": given}):
+        signed = KeyedAuth(keys).sign(claims)
     if options.output == "token":
         click.echo(signed)
         return

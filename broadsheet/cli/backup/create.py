@@ -15,12 +15,12 @@ import click
 from broadsheet.cli.backup.file import Backup, SavedShard, backup_lines
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.names import store_named
 from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
-from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.migration.plan import records_of
 from broadsheet.leases.opening import existing_store
 from broadsheet.runtime.errors import ValidationError
@@ -56,6 +56,7 @@ async def create_backup(connection: Connection, options: CreateOptions) -> None:
       shardctl backup create cluster.jsonl --lease-store 'dynamodb:orders'
       shardctl backup create - | gzip > cluster.jsonl.gz
     """
+    addresses = [store_named(each, "--lease-store") for each in options.lease_stores]
     backup = Backup()
     async with connection.shards() as shards:
         specs = [listed.spec for listed in (await shards.list()).shards]
@@ -63,8 +64,7 @@ async def create_backup(connection: Connection, options: CreateOptions) -> None:
     # After the hints, which name logs: a journal that is made in between is missing less than one that is gone.
     async with connection.journals() as journals:
         backup.journals += [listed.spec for listed in (await journals.list()).journals]
-    for store in options.lease_stores:
-        address = parse_store_address(store)
+    for address in addresses:
         async with existing_store(address) as opened:
             backup.leases[address.text] = [each.record for each in await records_of(opened)]
     lines = backup_lines(backup, written_at=datetime.now(UTC))

@@ -17,6 +17,7 @@ from broadsheet.cli.application_name import load_application
 from broadsheet.cli.command import plain_command
 from broadsheet.cli.dev.cluster import Declared, DevCluster, require_free
 from broadsheet.cli.journals.space import read_journal_changes
+from broadsheet.cli.numbers import PORT
 from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.project import FILE, TABLE, Project, read_project
 from broadsheet.cli.shards.space import read_shard_changes
@@ -46,9 +47,10 @@ class _DevOptions:
     port: int = option(
         "Of the first member; the second takes the one after the next, if it is free, the others any. 0: any.",
         env="CONSUMER_PORT",
+        type=PORT,
         default=8080,
     )
-    broker_port: int = option("Of the broker. 0: any.", env="BROKER_PORT", default=8081)
+    broker_port: int = option("Of the broker. 0: any.", env="BROKER_PORT", type=PORT, default=8081)
     data_dir: Path | None = option(
         "Keep journals and etcd's data here; otherwise they are removed at the end.",
         type=click.Path(path_type=Path, file_okay=False),

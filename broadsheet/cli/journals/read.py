@@ -15,6 +15,7 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.fragment_options import FRAGMENTS
 from broadsheet.cli.names import JournalName
+from broadsheet.cli.numbers import OFFSET, OFFSET_OR_HEAD
 from broadsheet.cli.options import command_options, flag, option
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.content_type import ContentType
@@ -30,8 +31,8 @@ from broadsheet.wire.labels import CONTENT_TYPE, value_of
 @command_options
 class _ReadOptions:
     journal: JournalName
-    offset: int = option("First byte; -1 is the write head.", type=int, default=0)
-    end_offset: int = option("Stop before this byte.", type=click.IntRange(min=0), default=0)
+    offset: int = option("First byte; -1 is the write head.", type=OFFSET_OR_HEAD, default=0)
+    end_offset: int = option("Stop before this byte.", type=OFFSET, default=0)
     block: bool = flag("Wait for more at the write head, for ever.")
     messages: bool = flag("Committed messages as JSON lines, instead of the bytes.")
     message_type: str | None = option(

@@ -9,7 +9,7 @@ import click
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.names import complete_journals
+from broadsheet.cli.names import JOURNAL_NAME, complete_journals
 from broadsheet.cli.options import Selector, argument, command_options, flag
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -21,7 +21,9 @@ from broadsheet.wire.labels import parse_selector
 
 @command_options
 class _VerifyOptions:
-    journal: str | None = argument(required=False, shell_complete=complete_journals)
+    journal: str | None = argument(
+        required=False, type=JOURNAL_NAME, shell_complete=complete_journals
+    )
     selector: Selector
     discard_damaged: bool = flag(
         "Give damaged bytes up: they become holes, and their file is quarantined."

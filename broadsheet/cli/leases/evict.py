@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.leases.command import store_command
+from broadsheet.cli.names import store_named
 from broadsheet.cli.options import YesOrDryRun, argument, command_options, option
 from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
-from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.facades.kcl import LeaseManager
 from broadsheet.leases.opening import existing_store
 from broadsheet.leases.record import Versioned
@@ -40,7 +40,7 @@ async def evict_leases(options: _EvictOptions) -> None:
     """
     if not options.keys and options.owner is None:
         raise ValidationError("KEY", "expected KEYs, or --owner, or both")
-    async with existing_store(parse_store_address(options.store)) as opened:
+    async with existing_store(store_named(options.store)) as opened:
         chosen = await _chosen(opened, options.keys, options.owner)
         rows = [await _evicted(opened, each, yes=options.yes) for each in chosen]
     columns = ("key", "owner", "result")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from broadsheet.cli.leases.command import store_command
+from broadsheet.cli.names import store_named
 from broadsheet.cli.options import argument, command_options
 from broadsheet.cli.output.messages import counted, say
-from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.migration.export_file import export_lines
 from broadsheet.leases.migration.plan import records_of
 from broadsheet.leases.opening import existing_store
@@ -29,7 +29,7 @@ async def export_leases(options: _ExportOptions) -> None:
       shardctl leases export 'dynamodb:orders?layout=kcl-java' > orders.jsonl
       shardctl leases export etcd:/my-application | jq .record.checkpoint
     """
-    address = parse_store_address(options.store)
+    address = store_named(options.store)
     async with existing_store(address) as opened:
         records = [found.record for found in await records_of(opened)]
     for line in export_lines(records, origin=address.text):

@@ -9,11 +9,12 @@ import click
 
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import position_fields
+from broadsheet.cli.names import store_named
 from broadsheet.cli.options import YesOrDryRun, argument, command_options, flag, option
 from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.text_files import read_text
-from broadsheet.leases.addresses import StoreAddress, is_store_address, parse_store_address
+from broadsheet.leases.addresses import StoreAddress, is_store_address
 from broadsheet.leases.migration.export_file import read_export
 from broadsheet.leases.migration.layouts import LAYOUTS
 from broadsheet.leases.migration.merge import below, said
@@ -60,8 +61,8 @@ async def import_leases(options: _ImportOptions) -> None:
       shardctl leases import orders.jsonl etcd:/orders --yes
       shardctl leases import 'azblob:hosts?layout=eph' etcd:/clicks --yes
     """
-    address, source = parse_store_address(options.target), options.source
-    if is_store_address(source) and parse_store_address(source) == address:
+    address, source = store_named(options.target, "TO"), options.source
+    if is_store_address(source) and store_named(source, "FROM") == address:
         raise ValidationError("TO", f"expected another store than FROM, got {address.text}")
     wanted = [below(options.key_prefix, record) for record in await _records_from(source)]
     actions, others = await _imported(wanted, address, options)
@@ -78,19 +79,19 @@ async def _records_from(text: str) -> tuple[LeaseRecord, ...]:
         ValidationError: there is neither, or the file cannot be read.
     """
     if is_store_address(text):
-        async with existing_store(parse_store_address(text)) as store:
+        async with existing_store(store_named(text, "FROM")) as store:
             return tuple(found.record for found in await records_of(store))
     return _records_in(text)
 
 
 def _records_in(text: str) -> tuple[LeaseRecord, ...]:
     try:
-        return read_export(*read_text(Path(text), option="from"))
+        return read_export(*read_text(Path(text), option="FROM"))
     except ValidationError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         problem = f"{text} is no file, and no store (shardctl leases --help shows addresses)"
-        raise ValidationError("from", problem) from error
+        raise ValidationError("FROM", problem) from error
 
 
 async def _imported(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
 from broadsheet.cli.leases.command import store_command
 from broadsheet.cli.leases.documents import lease_fields
+from broadsheet.cli.names import store_named
+from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import say
-from broadsheet.leases.addresses import parse_store_address
 from broadsheet.leases.lease_rows import LEASE_COLUMNS, lease_row, lease_states
 from broadsheet.leases.opening import existing_store
 
@@ -22,7 +21,7 @@ class _ListOptions:
         "Look twice, so far apart: an owner that did not move is gone. Give the length of a lease. "
         "Not needed where the store says who lives (etcd, and the layouts eph and vmware-go).",
         "--watch",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="SECONDS",
     )
     output: Output
@@ -38,7 +37,7 @@ async def list_leases(options: _ListOptions) -> None:
       shardctl leases list 'dynamodb:orders?layout=kcl-java' --watch 10
       shardctl leases list sql:sqlite:////var/lib/leases.db -o json
     """
-    address, owner = parse_store_address(options.store), options.owner
+    address, owner = store_named(options.store), options.owner
     async with existing_store(address) as opened:
         told = await lease_states(opened, address.layout, watch_seconds=options.watch_seconds)
     found = [(each, is_free) for each, is_free in told if owner in (None, each.record.owner)]

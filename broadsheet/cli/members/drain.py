@@ -11,6 +11,7 @@ import click
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import MemberIds
+from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Yes, command_options, flag, option
 from broadsheet.cli.output.messages import confirm, counted, say
 from broadsheet.cli.plan import print_plan, require_members
@@ -31,7 +32,7 @@ class _DrainOptions:
     yes: Yes
     timeout: float = option(
         "How long to wait until they have left; 0: do not wait.",
-        type=click.FloatRange(min=0),
+        type=Seconds(min=0),
         default=300.0,
         metavar="SECONDS",
     )

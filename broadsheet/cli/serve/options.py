@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import click
@@ -21,10 +21,12 @@ from broadsheet.allocator.policy import (
     PrimaryPolicy,
     TransitionPolicy,
 )
-from broadsheet.cli.etcd_options import EtcdCredentials
+from broadsheet.cli.errors import option_values
+from broadsheet.cli.etcd_options import ETCD_OPTIONS, EtcdCredentials
 from broadsheet.cli.fragment_options import FRAGMENTS
+from broadsheet.cli.numbers import PORT
 from broadsheet.cli.options import Group, argument, command_options, flag, option
-from broadsheet.cli.serve.shard_options import SHARD_OPTIONS
+from broadsheet.cli.serve.shard_options import OPTION_OF_LIMIT, SHARD_OPTIONS
 from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.rpc.call_limits import CallBounds
@@ -40,11 +42,53 @@ from broadsheet.serving.tracing import traces_option
 
 _DAY_SECONDS = 86_400.0
 _MOVE_LOG = MoveLogPolicy()
+_OPTION_OF_FIELD: Final = {
+    **{
+        name: option_of(name)
+        for name in (
+            *("root", "zone", "suffix", "host", "port", "admin_port", "capacity", "jwks"),
+            *("suspicion_phi", "auth_keys", "broker_auth_keys"),
+        )
+    },
+    **{f"calls.{each.name}": option_of(each.name) for each in fields(CallBounds)},
+    **{f"shards.{name}": name_of_option for name, name_of_option in OPTION_OF_LIMIT.items()},
+    "broker_address": "--broker",
+    "lease_stores": "--lease-store",
+    "metrics_push_url": "--metrics-push",
+    "shard_limit": "--limit",
+    "hot_standbys_max": "--max-hot-standbys",
+    "lease_ttl_seconds": "--lease-ttl",
+    "drain_seconds_max": "--drain-seconds",
+    "drain_alone_seconds_max": "--drain-alone-seconds",
+    "drain_covered_seconds_max": "--drain-covered-seconds",
+    "revoke_predecessors_prefix": "--replaces",
+    "trust.identities_file": "--identities-file",
+    "issuer": "--jwks-issuer",
+    "audience": "--jwks-audience",
+    "allocation.primaries.hand_over_above_spread": "--hand-over-spread",
+    "allocation.transition.moves_max": "--moves-max",
+    "allocation.transition.moves_per_member_max": "--moves-per-member-max",
+    "allocation.transition.settle_seconds": "--settle",
+    "allocation.transition.settle_seconds_max": "--settle-max",
+    "allocation.transition.drain_patience_seconds": "--drain-patience",
+    "allocation.move_log.entries_max": "--move-log-entries",
+    "allocation.move_log.age_seconds_max": "--move-log-days",
+    **ETCD_OPTIONS,
+    "etcd.request_timeout_seconds": "--etcd-request-timeout",
+    "etcd.connect_timeout_seconds": "--etcd-connect-timeout",
+    "etcd.keep_alive_timeout_seconds": "--etcd-probe-timeout",
+}
+"""Names of options by the field of `MemberConfig` that each sets, for errors."""
 _KEYS_FILE: Final = click.Path(path_type=Path)
 _TRUST_NAMES: Final = ("jwks", "jwks_issuer", "jwks_audience", "identities_file")
 
 
 _environment_option = partial(click.option, show_envvar=True)
+
+
+def _trust(values: dict[str, Any]) -> TrustConfig:
+    with option_values(_OPTION_OF_FIELD):
+        return trust_from(values)
 
 
 _TRUST: Final = Group(
@@ -67,7 +111,7 @@ _TRUST: Final = Group(
             help="YAML file: what the certificates of clients permit; read again when it changes.",
         ),
     ),
-    lambda values: trust_from({name: values.pop(name) for name in _TRUST_NAMES}),
+    lambda values: _trust({name: values.pop(name) for name in _TRUST_NAMES}),
 )
 _TLS: Final = Group((server_tls_options,), take_tls)
 _CALLS: Final = Group(
@@ -148,15 +192,13 @@ class PolicyOptions:
         "Transactions that the move log keeps; 0: none.", default=_MOVE_LOG.entries_max
     )
     move_log_days: float = option(
-        "How long it keeps them.", default=_MOVE_LOG.age_seconds_max / _DAY_SECONDS
+        "How long it keeps them.",
+        type=click.FloatRange(min=0),
+        default=_MOVE_LOG.age_seconds_max / _DAY_SECONDS,
     )
 
     def policy(self) -> AllocationPolicy:
-        """Return the policy of the leader.
-
-        Raises:
-            ValidationError: an option is out of its bounds.
-        """
+        """Return the policy of the leader, whose bounds `MemberConfig` checks."""
         return AllocationPolicy(
             objective=Objective(balance=Balance(self.balance)),
             primaries=PrimaryPolicy(hand_over_above_spread=self.hand_over_spread),
@@ -269,7 +311,7 @@ class ServeOptions:
     admin_port: int | None = option(
         "Serve health, metrics and debugging over HTTP here, where gRPC listens. 0 lets the system choose.",
         env="CONSUMER_ADMIN_PORT",
-        type=click.IntRange(0, 65_535),
+        type=PORT,
     )
     lease_stores: tuple[str, ...] = option(
         "Show this store's leases on the live page, read only: an address as of shardctl leases. May be repeated.",
@@ -287,7 +329,7 @@ class ServeOptions:
     )
     traces: Annotated[bool, traces_option]
     metrics_port: int | None = option(
-        "Serve Prometheus metrics alone here, with those of the application.", type=int
+        "Serve Prometheus metrics alone here, with those of the application.", type=PORT
     )
     metrics_host: str = option(
         "Where to serve metrics; where gRPC listens if absent.", default="", show_default=False
@@ -300,8 +342,14 @@ class ServeOptions:
         """Return the configuration of the member.
 
         Raises:
-            ValidationError: an option is out of its bounds.
+            WrongValueError: an option is out of its bounds, or lacks another; the error names it.
         """
+        with option_values(_OPTION_OF_FIELD):
+            config = self._member_config()
+            config.require_guarded()
+        return config
+
+    def _member_config(self) -> MemberConfig:
         return MemberConfig(
             root=self.root or default_root(self.app),
             zone=self.zone,

@@ -52,9 +52,15 @@ _SWITCHES: Final = {
 }
 
 
+OPTION_OF_LIMIT: Final = {
+    name: _SWITCHES.get(name, f"--{name.replace('_', '-')}").partition("/")[0] for name in _HELP
+}
+"""Names of options by the field of `ShardConfig` that each sets."""
+
+
 def _option(name: str, help_text: str) -> Parameter:
     return click.option(
-        _SWITCHES.get(name, f"--{name.replace('_', '-')}"),
+        _SWITCHES.get(name, OPTION_OF_LIMIT[name]),
         name,
         envvar=f"CONSUMER_{name.upper()}",
         show_envvar=True,

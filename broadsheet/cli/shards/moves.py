@@ -9,7 +9,7 @@ import click
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import instant_before
-from broadsheet.cli.names import complete_shards
+from broadsheet.cli.names import SHARD_ID, complete_shards
 from broadsheet.cli.options import argument, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
@@ -23,7 +23,7 @@ MOVE_COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "AC
 
 @command_options
 class _MovesOptions:
-    shard: str = argument(default="", shell_complete=complete_shards)
+    shard: str = argument(default="", type=SHARD_ID, shell_complete=complete_shards)
     member: str = option("Only this member's, zone#suffix.", default="", show_default=False)
     since: str = option("Only the last 90s, 2h, ...", default="", show_default=False)
     last: int = option(

@@ -14,6 +14,7 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.numbers import OFFSET
 from broadsheet.cli.options import YesOrDryRun, command_options, flag, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.dead_letters import Letter, letters_of
@@ -31,7 +32,7 @@ class _ReplayOptions:
     offsets: tuple[int, ...] = option(
         "Only this letter, as `shards dead-letters` lists it; may be repeated.",
         "--letter",
-        type=int,
+        type=OFFSET,
         multiple=True,
         metavar="OFFSET",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
-from broadsheet.cli.names import complete_shards
+from broadsheet.cli.names import SHARD_ID, complete_shards
 from broadsheet.cli.options import YesOrDryRun, argument, command_options, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -24,7 +24,7 @@ HEAD = "head"
 
 @command_options
 class _ResetSourceOptions:
-    shard: str = argument(required=False, default="", shell_complete=complete_shards)
+    shard: str = argument(required=False, default="", type=SHARD_ID, shell_complete=complete_shards)
     selector: str = option(
         "Instead of SHARD: all failed shards that match.", "-l", default="", show_default=False
     )

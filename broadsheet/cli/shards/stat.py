@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
+from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.tables import print_table
@@ -27,7 +26,7 @@ class _StatOptions:
         metavar="JOURNAL=OFFSET",
     )
     timeout: float = option(
-        "Seconds to wait for that.", type=click.FloatRange(min=0, min_open=True), default=10.0
+        "Seconds to wait for that.", type=Seconds(min=0, min_open=True), default=10.0
     )
     output: Output
 

@@ -7,7 +7,7 @@ import click
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
-from broadsheet.cli.names import complete_shards
+from broadsheet.cli.names import SHARD_ID, complete_shards
 from broadsheet.cli.options import argument, command_options, flag
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.selection import listed_shards
@@ -17,7 +17,7 @@ from broadsheet.cli.specs.verb import SelectorInPlace
 
 @command_options
 class _UnassignOptions:
-    shard: tuple[str, ...] = argument(nargs=-1, shell_complete=complete_shards)
+    shard: tuple[str, ...] = argument(nargs=-1, type=SHARD_ID, shell_complete=complete_shards)
     selector: SelectorInPlace
     failed: bool = flag("Only replicas that FAILED.")
     dry_run: bool = flag("Print which shards would be unassigned, but change nothing.")

@@ -14,6 +14,7 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardIds
+from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Selector, command_options, option
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.source_progress import progress_of
@@ -97,7 +98,7 @@ class _WaitOptions:
     )
     timeout: float = option(
         "How long to wait; 0: look once.",
-        type=click.FloatRange(min=0),
+        type=Seconds(min=0),
         default=60.0,
         metavar="SECONDS",
     )

@@ -58,7 +58,8 @@ class LabelEdits:
             if present and present != [value] and not overwrite:
                 said = ",".join(present)
                 raise ValidationError(
-                    label, f"{name} has it with the value {said!r}; --overwrite replaces that"
+                    f"label {label}",
+                    f"{name} has it with the value {said!r}; --overwrite replaces that",
                 )
         edited = self.unwanted | self.wanted.keys()
         kept = [(each.name, each.value) for each in labels.labels if each.name not in edited]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import click
 
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Parameter, PerKind, Selector, command_options, flag, option
 from broadsheet.cli.output.documents import fields_of, print_message
 from broadsheet.cli.output.jsonpath import print_path
@@ -46,7 +47,7 @@ class _ListOptions:
     watch: bool = flag("Then print each row that changes, until Ctrl-C.", "-w")
     interval: float = option(
         "Pause between two looks of --watch, where it has to ask again and again.",
-        type=click.FloatRange(min=0.05),
+        type=Seconds(min=0.05),
         default=2.0,
         metavar="SECONDS",
     )

@@ -63,7 +63,7 @@ def test_init_refuses_a_name_that_would_not_work(here: Path, name: str, problem:
     """A name that Python or journals cannot have, or that hides a module, fails later and elsewhere."""
     refused = _shardctl("init", "--", name)
 
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert problem in refused.stderr
     assert not list(here.iterdir())
 
@@ -79,7 +79,7 @@ def test_init_leaves_files_that_are_there_alone(here: Path) -> None:
     file = _shardctl("init", "other")
 
     assert first.exit_code == 0, first.output
-    assert second.exit_code == 1
+    assert second.exit_code == 2
     assert "the folder hello is not empty, it has .gitignore, README.md, hello and" in second.stderr
     assert (here / "hello" / "hello" / "app.py").read_text() == "mine"
     assert "other is a file: choose another name" in file.stderr
@@ -116,7 +116,7 @@ def test_dev_without_a_project_says_how_to_make_one(here: Path) -> None:
     (here / "pyproject.toml").write_text("[project]\nname = 'other'\n")
     still = _shardctl("dev")
 
-    assert refused.exit_code == still.exit_code == 1
+    assert refused.exit_code == still.exit_code == 2
     assert "shardctl init NAME makes a folder with one" in refused.stderr
 
 
@@ -144,4 +144,4 @@ def test_copied_example_imports_nothing_of_the_original(here: Path) -> None:
         assert "broadsheet.examples" not in path.read_text()
     assert "shardctl dev words.app:create" in copied.stderr
     assert unknown.exit_code == 3
-    assert again.exit_code == 1
+    assert again.exit_code == 2

@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.allocator.policy import MoveLogPolicy
+from broadsheet.cli.errors import WrongValueError
+from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.main import main
 from broadsheet.cli.options import options_from
 from broadsheet.cli.serve.options import ServeOptions
 from broadsheet.cli.serve.serve import serve
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.runtime.errors import ValidationError
 
 APP = "broadsheet.examples.counter.app:Counter"
 
@@ -98,7 +99,7 @@ def test_serve_options_bound_the_move_log() -> None:
     assert _config().allocation.move_log == MoveLogPolicy()
     bounded = _config("--move-log-entries", "10", "--move-log-days", "0.5").allocation.move_log
     assert bounded == MoveLogPolicy(entries_max=10, age_seconds_max=43_200.0)
-    with pytest.raises(ValidationError, match=r"allocation\.move_log\.entries_max: expected"):
+    with pytest.raises(WrongValueError, match=r"--move-log-entries: expected"):
         _config("--move-log-entries", "-1")
 
 
@@ -116,31 +117,62 @@ def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch
     assert _config("--file-open-transactions").shards.file_open_transactions
     assert _config().shards.stall_hand_over
     assert not _config("--no-stall-hand-over").shards.stall_hand_over
-    config = _config("--capacity", "8", "--bind-host", "0.0.0.0", "--state-dir", "/data")  # noqa: S104 - only parsed
+    config = _config(
+        "--capacity",
+        "8",
+        "--bind-host",
+        "0.0.0.0",  # noqa: S104 - only parsed
+        "--allow-unauthenticated",
+        "--state-dir",
+        "/data",
+    )
     assert (config.capacity, config.bind_host, config.state_dir) == (8, "0.0.0.0", "/data")  # noqa: S104
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("arguments", "text"),
     [
-        (["--poison-attempts", "0"], "shards.poison_attempts: expected at least 1"),
-        (["--restart-delay-seconds", "0"], "shards.restart_delay_seconds: expected at least 0.01"),
-        (["--stall-seconds", "-1"], "shards.stall_seconds: expected at least 0"),
-        (["--quarantine-seconds", "nan"], "shards.quarantine_seconds: expected at least 0"),
+        (["--poison-attempts", "0"], "--poison-attempts: expected at least 1"),
+        (["--restart-delay-seconds", "0"], "--restart-delay-seconds: expected at least 0.01"),
+        (["--stall-seconds", "-1"], "--stall-seconds: expected at least 0"),
+        (["--quarantine-seconds", "nan"], "--quarantine-seconds: expected at least 0"),
         (
             ["--restart-delay-seconds", "9", "--restart-delay-seconds-max", "8"],
-            "shards.restart_delay_seconds_max: expected at least 9",
+            "--restart-delay-seconds-max: expected at least 9",
         ),
+        (["--zone", "a#b"], "--zone: "),
+        (["--broker", "nonsense::"], "--broker: expected http://host:port"),
+        (["--etcd", "a:1,b"], "--etcd[1]: expected host:port"),
+        (["--etcd-probe-timeout", "0"], "--etcd-probe-timeout: expected more than 0"),
+        (["--auth-keys", "***"], "--auth-keys[0]: expected base64"),
+        (["--jwks-issuer", "us"], "--jwks-issuer: expected jwks beside it"),
+        (["--replaces", ""], "--replaces: expected None or the start of a suffix"),
+        (["--lease-store", "etcd:/r"], "--lease-store: expected an admin_port"),
+        (["--bind-host", "0.0.0.0"], "--auth-keys: expected keys, because 0.0.0.0"),  # noqa: S104 - refused
     ],
 )
-def test_serve_refuses_a_limit_that_makes_no_sense(arguments: list[str], field: str) -> None:
-    """Before anything starts, in one line that names the setting and what it may be."""
+def test_serve_refuses_a_value_that_makes_no_sense(arguments: list[str], text: str) -> None:
+    """Before anything starts, as wrong usage, in one line that names the option and what it may be."""
     result = CliRunner().invoke(main, ["serve", APP, *arguments])
 
-    assert result.exit_code == 1
+    assert result.exit_code == ExitStatus.USAGE
     assert result.output.startswith("Error: ")
-    assert field in result.output
+    assert text in result.output
     assert len(result.output.splitlines()) == 1
+
+
+def test_serve_names_the_option_of_each_number_below_its_bound() -> None:
+    """A field of the configuration that no option is known for would be named as programs know it."""
+    numbers = [
+        each.opts[0]
+        for each in serve.params
+        if isinstance(each.type, click.types.IntParamType | click.types.FloatParamType)
+    ]
+
+    for name in numbers:
+        result = CliRunner().invoke(main, ["serve", APP, f"{name}=-1"])
+        assert result.exit_code == ExitStatus.USAGE, f"{name}: {result.output}"
+        assert name in result.output.splitlines()[-1]
 
 
 def test_serve_tells_the_environment_variable_of_each_option() -> None:

@@ -1,0 +1,1 @@
+"""What operators wait for: upgrades, backups, restores."""

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broadsheet.runtime.private_directory import make_private
 from broadsheet.spark_bridge.errors import JavaNotFoundError
 
 JAVA_VERSION_MIN = 17
@@ -129,8 +130,10 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
         shims_dir = cache / "broadsheet" / "java"
         shims_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # the latter where the user is unknown
-        # Containers often run as a user without a home directory.
-        return Path(tempfile.mkdtemp(prefix="broadsheet-java-"))
+        # Containers often run as a user without a home directory. One directory for all processes, which no other
+        # user may write to, because programs in it are run.
+        shims_dir = Path(tempfile.gettempdir()) / f"broadsheet-java-{os.geteuid()}"
+        make_private(shims_dir)
     return shims_dir
 
 

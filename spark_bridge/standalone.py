@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +18,7 @@ from typing import Self
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from broadsheet.embedded.child_process import ChildProcess
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.spark_bridge.errors import ClusterStartError
 from broadsheet.spark_bridge.java import Java, find_java
 
@@ -133,7 +132,7 @@ class StandaloneCluster:
         self._worker_memory_mib = worker_memory_mib
         self._worker_hosts = tuple(worker_hosts) or (_HOST,) * workers
         self._start_timeout_seconds = start_timeout_seconds
-        self._directory: Path | None = None
+        self._directory: ProcessDirectory | None = None
         self._master: Daemon | None = None
         self._workers: list[Daemon] = []
         self._master_url = ""
@@ -168,7 +167,7 @@ class StandaloneCluster:
     def directory(self) -> Path:
         """Directory of the daemons' logs, and of `work-I/` with those of worker I's executors."""
         assert self._directory is not None, "start the cluster first"
-        return self._directory
+        return self._directory.path
 
     def start(self) -> None:
         """Start the processes and wait until every worker is registered.
@@ -178,7 +177,7 @@ class StandaloneCluster:
             ClusterStartError: a process ended or was not ready in time.
         """
         java = find_java()
-        self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-spark-"))
+        self._directory = ProcessDirectory("broadsheet-spark-")
         try:
             self._master = self._start_daemon(
                 java,
@@ -209,7 +208,7 @@ class StandaloneCluster:
         self._workers.clear()
         self._master = None
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.close()
             self._directory = None
 
     def _start_worker(self, java: Java, index: int) -> Daemon:
@@ -224,12 +223,15 @@ class StandaloneCluster:
 
     def _start_daemon(self, java: Java, name: str, arguments: list[str], *, host: str) -> Daemon:
         spark_home = spark_home_of_pip()
+        given = os.environ.get("JAVA_TOOL_OPTIONS", "")
         environ = {
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(spark_home),
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory),
+            # JVMs do not know TMPDIR, and a killed one leaves the libraries that it unpacked. Executors inherit this.
+            "JAVA_TOOL_OPTIONS": f"{given} -Djava.io.tmpdir={self.directory}".strip(),
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
             # Otherwise the master claims the fixed port 6066 for submissions, of which there are none.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import site
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from broadsheet.broker.config import BrokerConfig, Durability
 from broadsheet.broker.server import Broker
 from broadsheet.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.runtime.errors import EmbeddedServerError
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.security.tls import TlsConfig
 from broadsheet.security.tls_options import TLS_VARIABLES, tls_arguments
 
@@ -119,7 +118,7 @@ class EmbeddedBrokerProcess:
         self._port = port
         self._tls = tls
         self._arguments = tuple(arguments)
-        self._is_temporary = data_dir is None
+        self._temporary: ProcessDirectory | None = None
         self._data_dir = data_dir
         self._child: ChildProcess | None = None
         self._address = ""
@@ -180,9 +179,9 @@ class EmbeddedBrokerProcess:
         if self._child is not None:
             self._child.terminate(timeout_seconds=STOP_TIMEOUT_SECONDS)
             self._child = None
-        if self._is_temporary and self._data_dir is not None:
-            shutil.rmtree(self._data_dir.parent, ignore_errors=True)
-            self._data_dir = None
+        if self._temporary is not None:
+            self._temporary.close()
+            self._temporary = self._data_dir = None
 
     def kill(self) -> None:
         """Kill -9, keep the data. Idempotent."""
@@ -213,7 +212,8 @@ class EmbeddedBrokerProcess:
 
     def _directory(self) -> Path:
         if self._data_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="broadsheet-broker-")) / "data"
+            self._temporary = ProcessDirectory("broadsheet-broker-")
+            self._data_dir = self._temporary.path / "data"
         self._data_dir.parent.mkdir(parents=True, exist_ok=True)
         return self._data_dir.absolute()
 

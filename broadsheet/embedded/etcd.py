@@ -1,6 +1,7 @@
 """An embedded etcd for development, demonstrations and tests: one process on this machine.
 
-* Nothing to configure: it takes a free address, and a directory that is removed afterwards unless one is given.
+* Nothing to configure: it takes a free address, and a directory that is removed afterwards unless one is given; that
+  of a killed process is removed by the next one that starts an etcd.
 * It never outlives its parent: the kernel kills it when the thread that keeps it ends (PR_SET_PDEATHSIG), and that
   thread ends with the process however the process ends.
 * `kill` and `restart` are `kill -9` and a start on the same data at the same address, for fault tests.
@@ -18,7 +19,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -31,6 +31,7 @@ from broadsheet.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.runtime.errors import EmbeddedServerError
 from broadsheet.runtime.extras import install_command
 from broadsheet.runtime.private_directory import make_private
+from broadsheet.runtime.process_directory import ProcessDirectory
 
 START_TIMEOUT_SECONDS = 20.0
 """A start takes about 0.3 s; a busy machine with two cores takes a few seconds."""
@@ -156,7 +157,7 @@ class EmbeddedEtcdProcess:
         self._tls = tls
         self._arguments = tuple(arguments)
         self._child: ChildProcess | None = None
-        self._run_dir: Path | None = None
+        self._run_dir: ProcessDirectory | None = None
         self._ports: tuple[int, int] | None = None
         self._closed = False
 
@@ -200,7 +201,7 @@ class EmbeddedEtcdProcess:
         assert not self.is_running, "etcd is already running"
         binary = self._binary or find_etcd_binary()
         if self._run_dir is None:
-            self._run_dir = Path(tempfile.mkdtemp(prefix="etcd-"))
+            self._run_dir = ProcessDirectory("etcd-")
             self._check_socket_path()
         chosen_before = self._ports is not None
         for attempt in range(1, PORT_ATTEMPTS + 1):
@@ -208,7 +209,7 @@ class EmbeddedEtcdProcess:
                 self._ports = _free_ports()
             self._child = ChildProcess(
                 self._command(binary),
-                directory=self._run_dir,
+                directory=self._run_dir.path,
                 log_file=self._log_file(),
                 environment=_environment(),
             )
@@ -228,7 +229,7 @@ class EmbeddedEtcdProcess:
             self._child.terminate(timeout_seconds=STOP_TIMEOUT_SECONDS)
             self._child = None
         if self._run_dir is not None:
-            shutil.rmtree(self._run_dir, ignore_errors=True)
+            self._run_dir.close()
             self._run_dir = None
 
     def kill(self) -> None:
@@ -272,7 +273,7 @@ class EmbeddedEtcdProcess:
     def _directory(self) -> Path:
         if self._run_dir is None:
             raise EmbeddedServerError("etcd", "it has no endpoint before it is started")
-        return self._run_dir
+        return self._run_dir.path
 
     def _log_file(self) -> Path:
         return self._directory() / "etcd.log"
@@ -340,7 +341,7 @@ class EmbeddedEtcdProcess:
         """Ask etcd's health page, which reads through consensus and needs neither TLS nor a user."""
         if self._run_dir is None:
             return False
-        connection = _UnixHttpConnection(str(self._run_dir / _HEALTH_SOCKET))
+        connection = _UnixHttpConnection(str(self._run_dir.path / _HEALTH_SOCKET))
         with contextlib.closing(connection):
             try:
                 connection.request("GET", "/health")

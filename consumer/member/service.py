@@ -18,7 +18,9 @@ Source: gazette/core consumer/service.go, mainboilerplate/runconsumer (order); t
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -54,7 +56,6 @@ from broadsheet.consumer.member.parts import (
     new_server,
     verifier_of,
 )
-from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
 from broadsheet.consumer.registry.key_space import process_id_of, process_of
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
@@ -64,6 +65,7 @@ from broadsheet.journals.transport import BULK_APPEND_BYTES_MAX, BULK_CHUNK_BYTE
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.logs import guard_unconfigured_logs
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.runtime.process_signals import handled_on_loop
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import KeyedAuth
@@ -86,6 +88,11 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What asks a process to leave. Spark adds SIGHUP."""
 DRAIN_LOOK_SECONDS = 0.2
 """Pause between two looks at a drain's bounds; its success is noticed at once."""
+
+
+def default_state_parent() -> Path:
+    """Return the default parent of a process's copies of recovered files."""
+    return Path(tempfile.gettempdir()) / f"broadsheet-{os.getuid()}"
 
 
 class Service:
@@ -209,7 +216,9 @@ class Service:
         async with AsyncExitStack() as stack:
             # First, because each part looks once whether it is traced.
             stack.enter_context(traces_exported("broadsheet-member", wanted=config.traces))
-            state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
+            # The recovery log has all that is in the copies of killed processes: they are removed.
+            parent = Path(config.state_dir or default_state_parent())
+            state = stack.enter_context(ProcessDirectory(parent=parent))
             guard = new_guard(config, self.registry)
             server, port = new_server(config, self.registry, guard)
             stack.push_async_callback(server.stop, None)

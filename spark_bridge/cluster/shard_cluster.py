@@ -12,7 +12,6 @@ is the last resort.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.notebook.extension import is_kernel, load_if_running, running_ipython
 from broadsheet.runtime.logs import guard_unconfigured_logs
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.security.auth import KeyedAuth
 from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
@@ -408,9 +408,9 @@ class ShardCluster:
                 self._jobs = None
 
     def _start_services(self) -> None:
-        data_dir = self._data_dir or Path(
-            self._resources.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-"))
-        )
+        data_dir = self._data_dir
+        if data_dir is None:
+            data_dir = self._resources.enter_context(ProcessDirectory("broadsheet-cluster-")).path
         self._log_file = self._log_file_in(data_dir)
         self._services = self._resources.enter_context(
             find_or_start(self._etcd_given, self._broker_given, data_dir=data_dir)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.log_output import guard_standard_streams
 from broadsheet.runtime.logs import log_to_stderr
 from broadsheet.runtime.open_files import raise_open_files_limit
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.security.tls_options import TLS_VARIABLES
 from broadsheet.serving.tracing import TRACES_VARIABLE, traces_option
 
@@ -101,8 +101,8 @@ def dev(options: _DevOptions) -> None:
         declared = _read(journals, specs)
         require_free(options.port, "--port")
         require_free(options.broker_port, "--broker-port")
-        directory = options.data_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
+        directory = (
+            options.data_dir or stack.enter_context(ProcessDirectory("broadsheet-dev-")).path
         )
         directory.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_locked(directory))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from textwrap import indent
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -20,6 +17,7 @@ from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.testing.allocator.kernel.run import logs_to
 from broadsheet.testing.kit.cluster_thread import ClusterThread
 from broadsheet.testing.kit.errors import ShardFailedError, StuckError
@@ -108,7 +106,7 @@ class TestCluster:
         self._thread: ClusterThread | None = None
         self._world: World
         self._producer: TestProducer
-        self._directory: Path | None = None
+        self._directory: ProcessDirectory | None = None
         self._variable_before: str | None = None
         self._known: dict[str, JournalSpec] = {}
         self._switchboard = Switchboard()
@@ -289,9 +287,9 @@ class TestCluster:
         return self._thread.call(function)
 
     def _start(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-test-"))
+        self._directory = ProcessDirectory("broadsheet-test-")
         self._variable_before = os.environ.get(STATE_DIRECTORY_VARIABLE)
-        states = self._directory / "state"
+        states = self._directory.path / "state"
         states.mkdir()
         os.environ[STATE_DIRECTORY_VARIABLE] = str(states)
         gate = None if self._real else Gate()
@@ -308,7 +306,7 @@ class TestCluster:
         else:
             os.environ[STATE_DIRECTORY_VARIABLE] = self._variable_before
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.close()
 
     async def _begin(self, thread: ClusterThread, gate: Gate | None) -> None:
         assert self._directory is not None, "made before"
@@ -321,7 +319,7 @@ class TestCluster:
                 self._new_application,
                 self._switchboard,
                 group=thread.group,
-                directory=self._directory / "servers",
+                directory=self._directory.path / "servers",
                 makes_journals=makes_journals,
             )
         else:
@@ -332,7 +330,7 @@ class TestCluster:
                 self._switchboard,
                 gate,
                 group=thread.group,
-                directory=self._directory / "members",
+                directory=self._directory.path / "members",
                 makes_journals=makes_journals,
             )
         await self._world.start()

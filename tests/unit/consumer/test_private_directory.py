@@ -10,10 +10,10 @@ import pytest
 
 from broadsheet.broker.data_root import open_data_root
 from broadsheet.broker.disk import Disk
-from broadsheet.consumer.member.state_directory import HELD, StateDirectory
 from broadsheet.consumer.stores.directory_lock import DirectoryLock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.private_directory import make_parent, make_private
+from broadsheet.runtime.process_directory import HELD, ProcessDirectory
 
 STRANGER = 65_534
 as_superuser = pytest.mark.skipif(
@@ -88,7 +88,7 @@ def test_broker_and_stores_refuse_a_directory_that_others_may_write_to(tmp_path:
         open_data_root(Disk(), tmp_path, first_revision=1)
     with pytest.raises(ValidationError, match=str(tmp_path)):
         DirectoryLock("shard", tmp_path, wait_seconds=0)
-    with pytest.raises(ValidationError, match=str(tmp_path)), StateDirectory(tmp_path):
+    with pytest.raises(ValidationError, match=str(tmp_path)), ProcessDirectory(parent=tmp_path):
         pass
 
 
@@ -119,7 +119,7 @@ def test_sweep_leaves_what_others_put_into_a_shared_parent(tmp_path: Path) -> No
     linked.symlink_to(elsewhere)
     os.chown(elsewhere, STRANGER, STRANGER)
 
-    with StateDirectory(tmp_path):
+    with ProcessDirectory(parent=tmp_path):
         pass
 
     assert (foreign / HELD).exists()

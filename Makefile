@@ -79,13 +79,16 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, a rolling upgrade, other versions, Pythons and Spark, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, killed sinks, the image, a rolling upgrade, other versions, Pythons and Spark, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
+# SINK_KILLS says how many lives each sink has.
+nightly-sinks: export SINK_KILLS ?= 1000
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 # From a wheel of the previous release, which is built from git's history: a shallow clone does not have it.
 nightly-upgrade: setup ; $(PYTEST) -q tests/upgrade/rolling.py

@@ -190,6 +190,22 @@ class CommitFencedError(ServiceError):
         self.current = current
 
 
+class SinkFencedError(CommitFencedError):
+    """The system that takes a shard's records refuses this holder: a newer one took over, or it was thought to."""
+
+    def __init__(self, shard_fqn: str, detail: str) -> None:
+        """Say what was refused.
+
+        Args:
+            shard_fqn: The shard.
+            detail: What the system said.
+        """
+        ServiceError.__init__(self, f"shard {shard_fqn} is fenced: {detail}")
+        self.shard_fqn = shard_fqn
+        self.held, self.current = 0, None
+        self.detail = detail
+
+
 class RecoveryLogError(ServiceError):
     """A recovery log cannot be played, or recorded into; `detail` says why."""
 

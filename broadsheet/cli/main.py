@@ -181,6 +181,19 @@ def leases() -> None:
 @main.group(
     cls=LazyGroup,
     lazy=_verbs(
+        "sink",
+        {
+            "kafka": "Carry journals, or a topic, into a topic of Kafka.",
+        },
+    ),
+)
+def sink() -> None:
+    """Carry journals and topics out into other systems, exactly once and without code."""
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy=_verbs(
         "backup",
         {
             "create": "Write journals, shards, recovery hints and leases to FILE.",

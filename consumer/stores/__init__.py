@@ -1,7 +1,7 @@
 """Stores of shards' state, parts for writing a new store, and the conformance suites that test one.
 
-`RocksDbStore` needs the extra `[rocksdb]`, `AggregateStore` `[aggregate]`; showing a store's tables needs `[spark]`
-(pyarrow).
+`RocksDbStore` needs the extra `[rocksdb]`, `AggregateStore` `[aggregate]`, `KafkaStore` `[kafka]`;
+showing a store's tables needs `[spark]` (pyarrow).
 """
 
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CommitThread as CommitThread,
     )
     from broadsheet.consumer.stores.json_file import JsonFileStore as JsonFileStore
+    from broadsheet.consumer.stores.kafka.store import KafkaStore as KafkaStore
     from broadsheet.consumer.stores.rocksdb.store import RocksDbStore as RocksDbStore
     from broadsheet.consumer.stores.sql import SqlStore as SqlStore
     from broadsheet.consumer.stores.sqlite.store import SqliteStore as SqliteStore

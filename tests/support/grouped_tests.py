@@ -15,6 +15,7 @@ GROUPS = {
     "tests/spark/test_spark_connect.py": "Spark applications of their own",
     "tests/spark/test_tutorial_": "Spark applications of their own",
     "tests/integration/consumer/test_live_page.py": "the one Chromium",
+    "tests/sinks/": "the one Kafka",
     "tests/e2e/cli/test_shardctl_": "the cluster of the counter example",
 }
 """By the beginning of the test's id; the longest counts."""

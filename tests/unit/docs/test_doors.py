@@ -19,6 +19,7 @@ import broadsheet.allocator as allocator_door
 import broadsheet.broker as broker_door
 import broadsheet.consumer as consumer_door
 import broadsheet.consumer.keyed as keyed_door
+import broadsheet.consumer.relay as relay_door
 import broadsheet.consumer.sources as sources_door
 import broadsheet.consumer.stores as stores_door
 import broadsheet.embedded as embedded_door
@@ -44,6 +45,7 @@ _LAZY = (
     journals_door,
     keyed_door,
     leases_door,
+    relay_door,
     runtime_door,
     security_door,
     sources_door,

@@ -26,9 +26,12 @@ _FOREIGN = {
     "broker/staging.py": "hashlib's type has no other name",
     "consumer/sources/kafka/partitions.py": "the names of librdkafka's errors",
     "consumer/sources/kafka/topic_ids.py": "the names of librdkafka's errors",
+    "consumer/stores/kafka/topics.py": "the names of librdkafka's errors",
+    "consumer/stores/kafka/verdicts.py": "the names of librdkafka's errors",
     "spark_bridge/jvm.py": "PySpark has no interface to the JVM's side",
     "tests/unit/spark_bridge/test_format_discovery.py": "runs PySpark's own look for formats",
     "tests/integration/consumer/test_traces.py": "OpenTelemetry's provider is set once in a process",
+    "tests/unit/sinks/test_kafka_marker.py": "the names of librdkafka's errors",
     "tests/unit/sources/test_source_failures.py": "the names of librdkafka's errors",
 }
 """Files that reach private names of other projects, and why."""

@@ -1,0 +1,135 @@
+"""Shards of a relay: what `shardctl sink` applies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.durations import parse_duration
+from broadsheet.cli.journals.selection import selected_names
+from broadsheet.cli.options import command_options, flag, option
+from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.shards.space import format_shard_space, space_of_listing
+from broadsheet.consumer.relay import Sink, labels_of_sink
+from broadsheet.consumer.sources.part import SOURCE_PART
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.labels import label_set, union
+from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_spec
+
+RELAY: Final = "broadsheet.consumer.relay:Relay"
+TOPIC_RELAY: Final = "broadsheet.consumer.relay:TopicRelay"
+_NOT_IN_IDS: Final = re.compile(r"[^\w\-+/.]")
+
+
+@command_options
+class SinkOptions:
+    """Options of every verb of `sink`."""
+
+    settings: tuple[str, ...] = option(
+        "A setting NAME=VALUE of the client; NAME=@/PATH reads a file on each member. May be repeated.",
+        "--set",
+        multiple=True,
+    )
+    prefix: str = option(
+        "Begins the ids of the shards; the verb and the target if absent.",
+        default="",
+        show_default=False,
+    )
+    min_txn: str = option("Least duration of a transaction, such as 10s.", default="0s")
+    max_txn: str = option("Longest duration of a transaction.", default="1s")
+    hot_standbys: int = option("Standbys of each shard.", type=click.IntRange(0), default=1)
+    disabled: bool = flag("Apply the shards, and start none yet.")
+    print_only: bool = flag(
+        "Print the specs as YAML, for `shardctl shards apply -f -`; apply nothing.", "--print"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one shard reads."""
+
+    name: str
+    """Behind the prefix, in the shard's id."""
+    journal: str = ""
+    part: str = ""
+    """Of a topic, as `i/n`."""
+
+
+def settings_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return settings by name.
+
+    Raises:
+        ValidationError: a text is no NAME=VALUE, or names one that another has named.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ValidationError("--set", f"expected NAME=VALUE, got {text!r}")
+        if name in found:
+            raise ValidationError("--set", f"expected {name} once")
+        found[name] = value
+    return found
+
+
+def parts_of_topic(count: int) -> list[Part]:
+    """Return the parts of a topic that so many shards read."""
+    return [Part(f"part-{index:03}", part=f"{index}/{count}") for index in range(count)]
+
+
+def specs_of(sink: Sink, parts: Sequence[Part], options: SinkOptions) -> list[ShardSpec]:
+    """Return a shard for each part.
+
+    Raises:
+        ValidationError: an option or a setting is not possible, or two parts would have one id.
+    """
+    prefix = options.prefix or f"{sink.kind.value}/{sink.to}"
+    specs: dict[str, ShardSpec] = {}
+    for part in parts:
+        shard_id = _NOT_IN_IDS.sub("_", f"{prefix}/{part.name}".strip("/"))
+        if shard_id in specs:
+            raise ValidationError("--prefix", f"two shards would have the id {shard_id}")
+        spec = specs[shard_id] = ShardSpec(
+            id=shard_id,
+            sources=[ShardSpec.Source(journal=part.journal)] if part.journal else [],
+            hot_standbys=options.hot_standbys,
+            disable=options.disabled,
+            labels=labels_of_sink(sink),
+        )
+        if part.part:
+            spec.labels.CopyFrom(union(spec.labels, label_set((SOURCE_PART, part.part))))
+        spec.min_txn_duration.CopyFrom(parse_duration(options.min_txn, "--min-txn"))
+        spec.max_txn_duration.CopyFrom(parse_duration(options.max_txn, "--max-txn"))
+        validate_shard_spec(spec)
+    return list(specs.values())
+
+
+async def journal_parts(connection: Connection, names: Sequence[str], selector: str) -> list[Part]:
+    """Return the journals that are named or selected."""
+    async with connection.journals() as journals:
+        return [Part(name, name) for name in await selected_names(journals, names, selector)]
+
+
+async def apply_specs(
+    connection: Connection, specs: Sequence[ShardSpec], options: SinkOptions, *, relay: str
+) -> None:
+    """Apply new shards, or print them.
+
+    Raises:
+        ApplyConflictError: one of the ids is taken.
+    """
+    if options.print_only:
+        listed = [ListResponse.Shard(spec=spec) for spec in specs]
+        click.echo(format_shard_space(space_of_listing(listed)), nl=False)
+        return
+    async with connection.shards() as shards:
+        await shards.apply([ApplyRequest.Change(upsert=spec) for spec in specs])
+    for spec in specs:
+        click.echo(spec.id)
+    say(f"applied {counted(len(specs), 'shard')}; members of `shardctl serve {relay}` serve them")

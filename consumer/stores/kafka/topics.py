@@ -1,0 +1,290 @@
+"""Calls outside transactions: the checkpoints' topic, limits of topics, and what the marker names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs export only some of its names
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from broadsheet.consumer.errors import StoreError, StoreUnavailableError
+from broadsheet.consumer.stores.kafka.marker import RecordPlace
+from broadsheet.consumer.stores.kafka.settings import for_readers
+from broadsheet.consumer.stores.kafka.transactions import KafkaClients, SinkId
+from broadsheet.consumer.stores.kafka.verdicts import is_passing
+
+# ruff: noqa: SLF001 - the client names errors of its own, not of a broker, with an underscore
+
+_SECONDS: Final = 10.0
+_SCAN_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.25
+_EMPTY_POLLS_MAX: Final = round(_SCAN_SECONDS / _POLL_SECONDS)
+_ASKINGS_MAX: Final = 20
+_UNTOLD: Final = {
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+_BATCH_BYTES: Final = 512
+"""What a record and its batch need beside key, value and headers, at most."""
+AnswerT = TypeVar("AnswerT")
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What a topic takes."""
+
+    partitions: int
+    record_bytes_max: int
+    """Keys, values and headers of one record."""
+
+
+class Marker(NamedTuple):
+    """What Kafka has of a shard."""
+
+    number: int
+    """Of its last transaction; 0: there is no marker."""
+    metadata: str | None
+    group: Any
+    """The group's metadata, for the transactions that follow. `Any`: the client's own object, which has no type."""
+
+
+class KafkaTopics:
+    """Asks the brokers of one sink."""
+
+    def __init__(
+        self,
+        sink: SinkId,
+        config: Mapping[str, Any],  # Any: as the client accepts them.
+        clients: KafkaClients,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            sink: The shard, for errors, and its names.
+            config: Of its producer, with the contents of files.
+            clients: Makers of clients.
+        """
+        self._sink = sink
+        self._config = for_readers(config)
+        self._record_bytes_max = int(config.get("message.max.bytes", 0))
+        self._clients = clients
+        self._admin: AdminClient | None = None
+
+    def ensure_checkpoints(self) -> None:
+        """Create the checkpoints' topic if there is none; refuse one that would forget.
+
+        Raises:
+            StoreError: it cannot be created, or its policy removes records by age.
+            StoreUnavailableError: no broker answers.
+        """
+        topic = self._sink.checkpoints_topic
+        if self._partitions(topic) is None:
+            with self._named(f"cannot create the topic {topic}, compacted and of one partition"):
+                new = NewTopic(topic, 1, config={"cleanup.policy": "compact"})
+                for created in self._opened().create_topics([new]).values():
+                    _result_unless(created, KafkaError.TOPIC_ALREADY_EXISTS)
+        policy = self._topic_config(topic).get("cleanup.policy", "compact")
+        if policy != "compact":
+            raise StoreError(
+                self._sink.shard_fqn,
+                f"topic {topic}: expected cleanup.policy=compact, got {policy}: checkpoints would be deleted by age",
+            )
+
+    def limits(self, topic: str, default_bytes_max: int) -> TopicLimits:
+        """Return what a topic takes.
+
+        Args:
+            topic: Its name.
+            default_bytes_max: Of a record, where no setting of the client says otherwise.
+
+        Raises:
+            StoreUnavailableError: there is no such topic, or no broker answers.
+        """
+        partitions = self._partitions(topic)
+        if partitions is None:
+            raise StoreUnavailableError(
+                self._sink.shard_fqn, f"there is no topic {topic}; create it, or correct its name"
+            )
+        bytes_max = self._record_bytes_max or default_bytes_max
+        told = self._topic_config(topic).get("max.message.bytes")
+        if told is not None:
+            bytes_max = min(bytes_max, int(told))
+        return TopicLimits(partitions, bytes_max - _BATCH_BYTES)
+
+    def marker(self) -> Marker:
+        """Return the number and metadata of the shard's last transaction.
+
+        A commit under way is waited for, as only `read_committed` does.
+
+        Raises:
+            StoreUnavailableError: no broker answers, or a commit stays undecided.
+        """
+        with self._consumer(isolation="read_committed") as consumer:
+            wanted = TopicPartition(self._sink.checkpoints_topic, 0)
+            with self._named("cannot read the marker"):
+                (found,) = consumer.committed([wanted], timeout=_SCAN_SECONDS)
+            group = consumer.consumer_group_metadata()
+        if found.error is not None:
+            raise self._told("cannot read the marker", found.error)
+        return Marker(max(0, found.offset), found.metadata, group)
+
+    def checkpoint_at(self, place: RecordPlace) -> bytes:
+        """Return the checkpoint in a record that a marker names, which is committed because the marker is.
+
+        Raises:
+            StoreError: it is not there.
+        """
+        with self._consumer(isolation="read_uncommitted") as consumer:
+            start = TopicPartition(self._sink.checkpoints_topic, place.partition, place.offset)
+            consumer.assign([start])
+            for _ in range(_EMPTY_POLLS_MAX):
+                message = consumer.poll(_POLL_SECONDS)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    if is_passing(error):
+                        continue
+                    raise self._told("cannot read the checkpoint", error)
+                if error is None and message.offset() == place.offset:
+                    return message.value() or b""
+                break
+        raise StoreError(
+            self._sink.shard_fqn,
+            f"its checkpoint is missing: the marker names offset {place.offset} of {self._sink.checkpoints_topic}"
+            f"/{place.partition}, which has no such record; was the topic deleted, or given a retention?",
+        )
+
+    def has_checkpoint_record(self) -> bool:
+        """Tell whether a committed record of this shard is in the checkpoints' topic. Reads all of it.
+
+        Raises:
+            StoreUnavailableError: the end of the topic could not be read, as while another transaction is open in it.
+        """
+        topic, key = self._sink.checkpoints_topic, self._sink.name.encode()
+        with self._consumer(isolation="read_uncommitted") as consumer, self._named("cannot scan"):
+            # Asked without isolation: with it, the end is where the oldest open transaction began.
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SECONDS)
+        if low >= high:
+            return False
+        with self._consumer(isolation="read_committed") as consumer, self._named("cannot scan"):
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            for _ in range(_EMPTY_POLLS_MAX):
+                for message in consumer.consume(1_000, _POLL_SECONDS):
+                    if message.error() is None and message.key() == key:
+                        return True
+                (position,) = consumer.position([TopicPartition(topic, 0)])
+                if position.offset >= high:
+                    return False
+        raise StoreUnavailableError(
+            self._sink.shard_fqn, f"the topic {topic} could not be read to its end {high}"
+        )
+
+    def _partitions(self, topic: str) -> int | None:
+        """Return how many partitions a topic has; None if there is none, which asking does not create."""
+        with self._named(f"cannot describe the topic {topic}"):
+            answer = self._opened().describe_topics(
+                TopicCollection([topic]), request_timeout=_SECONDS
+            )
+            try:
+                return len(answer[topic].result().partitions)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return None
+                raise
+
+    def _topic_config(self, topic: str) -> Mapping[str, str]:
+        """Return the settings of a topic; none if the brokers do not tell them to us."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def ask() -> Mapping[str, str]:
+            answer = self._opened().describe_configs([resource], request_timeout=_SECONDS)
+            found = answer[resource].result()
+            return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+        try:
+            return _asked(ask)
+        except KafkaException as error:
+            if error.args[0].code() not in _UNTOLD:
+                raise self._told(f"cannot read the settings of {topic}", error.args[0]) from error
+            _log.info("kafka_sink.topic_settings_untold", topic=topic, reason=error.args[0].str())
+            return {}
+
+    def _opened(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._clients.admin(dict(self._config))
+        self._admin.poll(0)  # Tokens are renewed by callbacks.
+        return self._admin
+
+    @contextmanager
+    def _consumer(self, *, isolation: str) -> Iterator[Consumer]:
+        consumer = self._clients.consumer(
+            {
+                **self._config,
+                "group.id": self._sink.name,
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            }
+        )
+        try:
+            if "oauth_cb" in self._config:
+                consumer.poll(0)
+            yield consumer
+        finally:
+            consumer.close()
+
+    @contextmanager
+    def _named(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._told(doing, error.args[0]) from error
+
+    def _told(self, doing: str, error: KafkaError) -> StoreError:
+        kind = StoreUnavailableError if is_passing(error) else StoreError
+        return kind(self._sink.shard_fqn, f"{doing}: {error.str()} ({error.name()})")
+
+
+def _asked(ask: Callable[[], AnswerT]) -> AnswerT:
+    """Return the answer; a topic just created is unknown to some brokers for a moment."""
+    pause = threading.Event()
+    for _ in range(_ASKINGS_MAX - 1):
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        pause.wait(_POLL_SECONDS)
+    return ask()
+
+
+def _result_unless(
+    future: Any, code: int
+) -> None:  # Any: the stubs do not tell what it resolves to.
+    try:
+        future.result(_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != code:
+            raise

@@ -1,0 +1,292 @@
+"""Transactions of one transactional id: a producer, and the calls of its client until each has an outcome."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import structlog
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from broadsheet.consumer.errors import (
+    SinkFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from broadsheet.consumer.stores.kafka.marker import (
+    RecordPlace,
+    inline_metadata,
+    record_metadata,
+)
+from broadsheet.consumer.stores.kafka.verdicts import Verdict, is_passing, verdict_of
+
+_CALL_SECONDS: Final = 0.5
+"""Longest of one call: a store that is destroyed ends after it."""
+_OPEN_SECONDS: Final = 60.0
+_SENDINGS_MAX: Final = 3
+"""How often a transaction is sent that the brokers do not take, before the shard's attempt fails."""
+_PAUSE_SECONDS: Final = 0.05
+_TOKEN_SECONDS: Final = 1.0
+_log = structlog.get_logger()
+
+
+class Record(NamedTuple):
+    """One record to be sent."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int = -1
+    """-1: the partitioner chooses."""
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+    """Milliseconds since 1970; 0: now."""
+
+
+class SinkId(NamedTuple):
+    """Names of a shard in Kafka."""
+
+    shard_fqn: str
+    """For errors."""
+    name: str
+    """Transactional id and group."""
+    checkpoints_topic: str
+
+
+class Progress(NamedTuple):
+    """What a transaction says of the shard."""
+
+    number: int
+    checkpoint: bytes
+    needs_record: bool
+    """The checkpoint must be in a record, even a short one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaClients:
+    """Makers of clients, for tests and for callers with clients of their own."""
+
+    producer: Callable[[dict[str, Any]], Producer] = Producer
+    consumer: Callable[[dict[str, Any]], Consumer] = Consumer
+    admin: Callable[[dict[str, Any]], AdminClient] = AdminClient
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Errors of deliveries, of which the client's commit only tells that there are some."""
+
+    first: KafkaError | None = None
+    place: RecordPlace | None = None
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        del message
+        self.first = self.first or error
+
+    def note_checkpoint(self, error: KafkaError | None, message: Message) -> None:
+        self.note(error, message)
+        if error is None:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.place = RecordPlace(partition, offset)
+
+
+@dataclass(slots=True)
+class Transactions:
+    """The producer of one holder. Calls come from one thread at a time, except `close`."""
+
+    sink: SinkId
+    config: Mapping[str, Any]
+    """Of the producer, with our settings and the contents of files."""
+    clients: KafkaClients
+    group: Any = None
+    """Metadata of the group, once the marker was read. `Any`: the client's own object, which has no type."""
+    _producer: Producer | None = None
+    _closing: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        """Fence the holders before, and end what they left open.
+
+        Raises:
+            StoreUnavailableError: no broker answers.
+            StoreError: the brokers refuse this id.
+        """
+        # The client's own callback raises what is fatal, in the midst of others; calls tell of it, too.
+        config = {"error_cb": self._note, **self.config}
+        producer = self._producer = self.clients.producer(config)
+        self._renew_tokens(producer)
+        # Without the brokers' list the client asks for the coordinator only every half second.
+        self._until_done(
+            lambda: producer.list_topics(self.sink.checkpoints_topic, timeout=_CALL_SECONDS)
+        )
+        self._until_done(lambda: producer.init_transactions(_CALL_SECONDS))
+
+    def close(self) -> None:
+        """End every call under way, and drop what was not committed. Idempotent."""
+        self._closing.set()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # What an open transaction holds must not be sent by the client's end; the next holder aborts it.
+            producer.purge(in_flight=True, blocking=False)
+
+    def commit(self, records: Sequence[Record], progress: Progress) -> None:
+        """Send records and the marker in one transaction; return once it is committed.
+
+        Raises:
+            SinkFencedError: a newer holder has the id, or the transaction was open for too long.
+            StoreUnavailableError: the brokers did not take it for now.
+            StoreError: they refuse it, or the store was destroyed; the next restore shows what they have.
+        """
+        reason = "unknown"
+        passes = True
+        for sending in range(_SENDINGS_MAX):
+            failures = _Failures()
+            try:
+                self._send(records, progress, failures, explains=sending > 0)
+                return
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                if verdict_of(cause) is not Verdict.REPEAT:
+                    raise self._told(cause) from error
+                told = failures.first or cause
+                reason, passes = told.str(), is_passing(told)
+            except SystemError as error:
+                # The client has set its fatal error while it called back, which Python then complains of. To abort is
+                # safe in any state, and tells the error.
+                reason = str(error)
+            _log.warning(
+                "kafka_sink.transaction_aborted",
+                shard=self.sink.shard_fqn,
+                error=reason,
+                sending=sending + 1,
+            )
+            self._until_done(lambda: self._live().abort_transaction(_CALL_SECONDS))
+        detail = f"Kafka did not take the transaction in {_SENDINGS_MAX} sendings: {reason}"
+        kind = StoreUnavailableError if passes else StoreError
+        raise kind(self.sink.shard_fqn, detail)
+
+    def _send(
+        self, records: Sequence[Record], progress: Progress, failures: _Failures, *, explains: bool
+    ) -> None:
+        producer = self._live()
+        producer.begin_transaction()
+        # Calls for each record of Python's are not free; the first sending does without them.
+        self._produce(producer, records, failures.note if explains else None)
+        metadata = None if progress.needs_record else inline_metadata(progress.checkpoint)
+        if metadata is None:
+            metadata = record_metadata(self._checkpoint_record(producer, progress, failures))
+        marker = TopicPartition(self.sink.checkpoints_topic, 0, progress.number, metadata)
+        self._again(
+            lambda: producer.send_offsets_to_transaction([marker], self.group, _CALL_SECONDS)
+        )
+        self._again(lambda: producer.commit_transaction(_CALL_SECONDS))
+
+    def _produce(
+        self,
+        producer: Producer,
+        records: Sequence[Record],
+        on_delivery: Callable[[KafkaError | None, Message], None] | None,
+    ) -> None:
+        extra: dict[str, Any] = {} if on_delivery is None else {"on_delivery": on_delivery}
+        produce = producer.produce
+        for record in records:
+            topic, value, key, partition, headers, timestamp = record
+            if headers:
+                extra["headers"] = list(headers)
+            while True:
+                try:
+                    produce(topic, value, key, partition=partition, timestamp=timestamp, **extra)
+                    break
+                except BufferError:
+                    self._require_open()
+                    producer.poll(_PAUSE_SECONDS)
+            if headers:
+                del extra["headers"]
+
+    def _checkpoint_record(
+        self, producer: Producer, progress: Progress, failures: _Failures
+    ) -> RecordPlace:
+        """Send the checkpoint as a record, and return its place once a broker has it."""
+        producer.produce(
+            self.sink.checkpoints_topic,
+            progress.checkpoint,
+            self.sink.name.encode(),
+            partition=0,
+            on_delivery=failures.note_checkpoint,
+        )
+        while failures.place is None and failures.first is None:
+            self._require_open()
+            producer.flush(_CALL_SECONDS)
+        # A record that failed makes the transaction one that must be aborted, as what follows says.
+        return failures.place or RecordPlace(0, -1)
+
+    def _again(self, call: Callable[[], object]) -> None:
+        """Call until it has an outcome: a call that timed out goes on, and must not be aborted."""
+        while True:
+            self._require_open()
+            try:
+                call()
+                return
+            except KafkaException as error:
+                if verdict_of(error.args[0]) is not Verdict.AGAIN:
+                    raise
+
+    def _until_done(self, call: Callable[[], object]) -> None:
+        """Call until it is done, for a while, outside the sending of a transaction."""
+        pause = threading.Event()
+        for _ in range(round(_OPEN_SECONDS / _CALL_SECONDS)):
+            self._require_open()
+            try:
+                call()
+                return
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                if verdict_of(cause) is not Verdict.AGAIN and not is_passing(cause):
+                    raise self._told(cause) from error
+                last = cause
+            pause.wait(_PAUSE_SECONDS)
+        raise StoreUnavailableError(self.sink.shard_fqn, f"Kafka does not answer: {last.str()}")
+
+    def _told(self, error: KafkaError) -> StoreError | SinkFencedError:
+        if verdict_of(error) is Verdict.FENCED:
+            return SinkFencedError(
+                self.sink.shard_fqn,
+                f"a newer producer has the transactional id {self.sink.name}, or its transaction was open for "
+                f"longer than {self.config['transaction.timeout.ms']} ms ({error.str()})",
+            )
+        kind = StoreUnavailableError if is_passing(error) else StoreError
+        return kind(self.sink.shard_fqn, f"Kafka refuses: {error.str()} ({error.name()})")
+
+    def _live(self) -> Producer:
+        self._require_open()
+        assert self._producer is not None, "it was opened"
+        return self._producer
+
+    def _require_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosedError(self.sink.shard_fqn)
+
+    def _note(self, error: KafkaError) -> None:
+        _log.debug("kafka_sink.client_error", shard=self.sink.shard_fqn, error=error.str())
+
+    def _renew_tokens(self, producer: Producer) -> None:
+        """Poll while the store lives, if tokens come from a callback: the client calls it from there alone."""
+        if "oauth_cb" not in self.config:
+            return
+
+        def poll() -> None:
+            while not self._closing.is_set():
+                producer.poll(_TOKEN_SECONDS)
+
+        threading.Thread(target=poll, name=f"kafka {self.sink.name}", daemon=True).start()

@@ -1,0 +1,147 @@
+"""Lives of a sink, each a process that is killed at a place in a transaction, until all records are out.
+
+    python -m tests.sinks.sink_lives SUBJECT JSON
+
+A subject is a module with `open_store(config, shard, die)`, `publish(store, number)`. Lives are forked, because a start
+of Python for each of a thousand takes longer than their work. The last line of the output is a report, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from broadsheet.consumer.errors import CommitFencedError, StoreUnavailableError
+from broadsheet.testing.stores.subject import FixedShard
+from broadsheet.wire.shard_pb2 import Checkpoint
+
+ZOMBIE = "zombie"
+"""A place at which the process is stopped, and goes on once its successor has restored."""
+_FENCED, _UNAVAILABLE = 3, 4
+_LIFE_SECONDS_MAX = 180.0
+_COMMIT_SECONDS_MAX = 120.0
+
+
+def checkpoint_at(number: int) -> Checkpoint:
+    """Return the checkpoint after so many records; some are too long for a marker."""
+    checkpoint = Checkpoint()
+    checkpoint.sources["in"].read_through = number
+    if number % 5 == 0:
+        checkpoint.sources["in"].resume = random.Random(number).randbytes(4_000)
+    return checkpoint
+
+
+def number_of(checkpoint: Checkpoint) -> int:
+    """Return how many records a checkpoint has; 0 if it is the first."""
+    return checkpoint.sources["in"].read_through if checkpoint.sources else 0
+
+
+def run_length(number: int) -> int:
+    """Return how many records the transaction that begins at a number has: the same in every life."""
+    return 1 + number * 7919 % 23
+
+
+class Death:
+    """Ends this process at a place of one of its transactions."""
+
+    def __init__(self, place: str, transaction: int) -> None:
+        self.place = place
+        self._left = transaction
+
+    def begin(self) -> None:
+        """Count a transaction."""
+        self._left -= 1
+
+    def at(self, place: str) -> None:
+        """Die, or stop, if this is the place."""
+        if self._left or place != self.place.removeprefix(f"{ZOMBIE}-"):
+            return
+        os.kill(os.getpid(), signal.SIGSTOP if self.place.startswith(ZOMBIE) else signal.SIGKILL)
+
+
+def live(subject: Any, config: dict[str, Any], death: Death) -> None:
+    """Restore, and send until all is out; `Any`: a module."""
+    shard = FixedShard(id="sink", root=config["root"])
+    store = subject.open_store(config, shard, death.at)
+    number = number_of(store.restore_checkpoint(shard))
+    while number < config["records"]:
+        death.begin()
+        end = min(config["records"], number + run_length(number))
+        for each in range(number, end):
+            subject.publish(store, each)
+        death.at("before")
+        store.start_commit(shard, checkpoint_at(end), ()).result(_COMMIT_SECONDS_MAX)
+        death.at("after")
+        number = end
+    store.destroy()
+
+
+def forked(run: Callable[[], None]) -> int:
+    """Run in a child, whose exit says how it ended; return its process id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        run()
+        status = 0
+    except CommitFencedError:
+        status = _FENCED
+    except StoreUnavailableError:
+        status = _UNAVAILABLE
+    except BaseException as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(child: int, *, stops: bool = False) -> int | None:
+    """Wait for a child; return its exit code, negative for a signal; None if it stopped."""
+    deadline = time.monotonic() + _LIFE_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG | (os.WUNTRACED if stops else 0))
+        if found:
+            return None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    raise TimeoutError(f"a life of the sink took more than {_LIFE_SECONDS_MAX} s")
+
+
+def main() -> None:
+    """Run lives until one ends by itself, with everything out."""
+    subject, config = import_module(sys.argv[1]), json.loads(sys.argv[2])
+    chooser = random.Random(config["seed"])
+    report: Counter[str] = Counter()
+    zombies: list[int] = []
+    while True:
+        place = chooser.choice(subject.PLACES) if report["lives"] < config["lives"] else "none"
+        death = Death(place, chooser.randint(1, 3))
+        child = forked(lambda death=death: live(subject, config, death))  # type: ignore[misc]  # mypy infers no default
+        code = ended(child, stops=True)
+        report["lives"] += 1
+        if code is None:
+            zombies.append(child)
+            continue
+        report[{0: "done", -9: place, _FENCED: "fenced", _UNAVAILABLE: "unavailable"}[code]] += 1
+        for zombie in zombies:
+            os.kill(zombie, signal.SIGCONT)
+            outcome = ended(zombie)
+            assert outcome in (_FENCED, _UNAVAILABLE), f"a zombie ended with {outcome}"
+            report["zombies"] += 1
+        zombies.clear()
+        if code == 0:
+            break
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,8 @@
 
 They are `broadsheet.consumer.stores.change_files`; a snapshot has the rows of a run of ranges, and all that is of no
 key. Snapshots go round: whenever the changes since the last one are longer than what snapshots have made up for, the
-next ranges are written, until they are even. So a store ships each byte about twice, what a standby plays is at most
-about three times the state, and no snapshot is longer than a range and what was owed.
+next ranges are written, until they have made up for seven eighths. So a store ships each byte less than twice, what a
+standby plays is at most about three times the state, and no snapshot is longer than a range and what was owed.
 
 A file of changes is removed once every range has a snapshot behind it; a snapshot, once all its ranges have newer ones.
 """
@@ -134,9 +134,10 @@ class KeyedFiles:
                 yield frame, {}
         ages = [0 if each is None else each.number for each in self._newest]
         self._next = ages.index(min(ages))
-        self._owed = self._files.bytes_of(
+        recent = [
             each for each in self._files.present if each.is_changes and each.number >= max(ages)
-        )
+        ]
+        self._owed = _owed_for(self._files.bytes_of(recent))
 
     @property
     def last_number(self) -> int:
@@ -178,7 +179,7 @@ class KeyedFiles:
         """
         before = self._files.changes_bytes
         durable = self._files.append(KeyedLayout(_VERSION), frame)
-        self._owed += self._files.changes_bytes - before
+        self._owed += _owed_for(self._files.changes_bytes - before)
         return durable
 
     @property
@@ -266,6 +267,15 @@ def _known(found: Sequence[StoredFile], *, after: int) -> list[StoredFile]:
         (each.number for each in found if each.is_changes and each.number <= after), default=0
     )
     return [each for each in found if not each.is_changes or each.number < current]
+
+
+def _owed_for(changed: int) -> int:
+    """Return the bytes of snapshots that bytes of changes ask for.
+
+    A little less than these, so that with what surrounds the rows in frames the log has at most two bytes for each byte
+    of a row that changes.
+    """
+    return changed * 7 // 8
 
 
 def _none(_: Sequence[StoredFile]) -> tuple[StoredFile, ...]:

@@ -309,7 +309,7 @@ class Probes:
                 publisher.publish_committed(MappedJournal(self._journal, NDJSON), row, JsonType())
             for append in publisher.take_appends():
                 # Without waiting: a row is published when it is due, however long those before it take.
-                appends.append(append.journal, [append.content])
+                appends.append(append.journal, append.content)
 
     async def _read(self, journals: JournalClient) -> None:
         async for batch in read_committed(journals, OUTPUT, JsonType(), block=True):

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench.report import emit
+from bench.report import Params, emit
 from bench.stores.driven import DroppingRecorder
 from broadsheet.consumer.keyed.state_rows import new_row, place_of
 from broadsheet.consumer.keyed.store import KeyedStore
@@ -63,7 +63,7 @@ def _measure(directory: Path, skew: str) -> None:
             changed += 1 + len(place) + len(_SUFFIX) + len(row)
         wait(store.start_commit(shard, reading(number + 1), ()))
     store.destroy()
-    params = {"keys": KEYS, "value_bytes": VALUE_BYTES, "skew": skew}
+    params: Params = {"keys": KEYS, "value_bytes": VALUE_BYTES, "skew": skew}
     emit(BENCH, "log_amplification", recorder.bytes / changed, "ratio", **params)
     cpu = (time.process_time() - cpu) / (ROUNDS * CHANGED)
     emit(BENCH, "log_cpu_us_per_changed_row", cpu * 1e6, "us", **params)

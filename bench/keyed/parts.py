@@ -23,7 +23,7 @@ from bench.keyed.cluster import (
     memory_mib,
     percentile,
 )
-from bench.report import emit
+from bench.report import Params, emit
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 BENCH = "keyed"
@@ -105,7 +105,8 @@ async def _latency(members: Members, plan: Plan) -> None:
         found = probes.latencies(begin, begin + plan.seconds)
     for percent in (50, 99):
         value = percentile(found, percent) * 1000
-        params = {"system": "broadsheet", "rows_per_s": rate, "keys": keys, "rows": len(found)}
+        params: Params = {"system": "broadsheet", "rows_per_s": rate, "keys": keys}
+        params["rows"] = len(found)
         emit(BENCH, f"latency_p{percent}_ms", value, "ms", **params)
     emit(BENCH, "latency_member_cpu", spent * 100, "%", system="broadsheet", rows_per_s=rate)
 
@@ -159,7 +160,7 @@ async def _fail_over(members: Members, plan: Plan, live: str) -> None:
                 members.start(name)
                 await members.wait_for(name, SHARD, _STOOD_BY)
                 await _followed(members, name)
-    params = {"keys": plan.keys, "trials": plan.trials, "kill": "member"}
+    params: Params = {"keys": plan.keys, "trials": plan.trials, "kill": "member"}
     emit(BENCH, "failover_p50_s", statistics.median(seconds), "s", **params)
     emit(BENCH, "failover_max_s", max(seconds), "s", **params)
 

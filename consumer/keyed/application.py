@@ -189,6 +189,7 @@ class KeyedApplication:
         time: Literal["none", "processing", "event"] = "none",
         event_time: EventTime | None = None,
         side: JournalOutput | None = None,
+        on_error: Literal["fail", "side_journal"] = "fail",
         state: StateOptions | None = None,
         source: MessageProducer[Any] | None = None,
         message_type: Callable[[JournalSpec], MessageType] | None = None,
@@ -204,6 +205,9 @@ class KeyedApplication:
             time: The kind of time of timers.
             event_time: The event time of rows; needed for timers in event time.
             side: Where rows go that are late, or too far in the future; None: late ones are dropped, and counted.
+            on_error: What becomes of a call of the processor that raises. "fail": the shard fails, and restarts from
+                its last commit. "side_journal": its changes and its output are dropped, its rows go to `side` with the
+                error, and the transaction goes on.
             state: Where state is kept.
             source: Brings the messages, in place of journals, such as a `KafkaSource`. Each of its partitions
                 counts for the watermark once it had a row.
@@ -228,6 +232,8 @@ class KeyedApplication:
         _check_key(_named(StateRowType, "key", key).schema, input_schema)
         if mode is TimeMode.EVENT and event_time is None:
             raise ValidationError("event_time", "expected one, because time is 'event'")
+        if on_error == "side_journal" and side is None:
+            raise ValidationError("side", "expected one, because on_error is 'side_journal'")
         if event_time is not None:
             _check_event_time(event_time.column, input_schema)
         self._output_type = (
@@ -241,6 +247,7 @@ class KeyedApplication:
             rules=WatermarkRules() if event_time is None else event_time.rules,
             late="previous" if event_time is None else event_time.late,
             has_side_journal=side is not None,
+            sets_failed_apart=on_error == "side_journal",
         )
 
     def new_run(self, shard: Shard, store: KeyedStore) -> KeyedRun:
@@ -299,7 +306,7 @@ class KeyedApplication:
     def finalize_txn(self, shard: Shard, store: KeyedShardStore, publisher: Publisher) -> None:
         """Handle the rows and what is due."""
         del shard
-        store.run.finish(partial(self._emit, publisher))
+        store.run.finish(partial(self._emit, publisher), partial(self._set_apart, publisher))
 
     def finished_txn(self, shard: Shard, store: KeyedShardStore, commit: object) -> None:
         """Nothing is left to do."""

@@ -22,6 +22,8 @@ class EntryIndex:
         self._family = family
         self.changes: dict[bytes, bytes | None] = {}
         """Of the running transaction; None removes an entry."""
+        self._before: dict[bytes, bytes | None] = {}
+        """Those of before a savepoint."""
         self._committing: dict[bytes, bytes | None] = {}
         self._floor = family
         """No entry is before this one. A scan from the family's begin would walk over all entries that were removed."""
@@ -34,6 +36,19 @@ class EntryIndex:
     def remove(self, entry: bytes) -> None:
         """Remove an entry in the running transaction."""
         self.changes[entry] = None
+
+    def savepoint(self) -> None:
+        """Note further changes apart, until `release` or `roll_back`; nothing is looked up between."""
+        self._before, self.changes = self.changes, {}
+
+    def release(self) -> None:
+        """Add the changes since the savepoint to those before."""
+        self._before |= self.changes
+        self.changes = self._before
+
+    def roll_back(self) -> None:
+        """Forget the changes since the savepoint."""
+        self.changes = self._before
 
     def take_changes(self) -> dict[bytes, bytes | None]:
         """Return the changes of the running transaction, and begin the next; the index has those before."""

@@ -145,6 +145,7 @@ class StateHandle:
         self._registry = registry
         self._current = current
         self._is_open = True
+        self._removed: set[str] = set()
         self.variables: dict[str, Variable] = {}
         """By name."""
         self.timers = Timers(store, current, mode)
@@ -174,6 +175,23 @@ class StateHandle:
         """Declare a map for each key; as `value`, of an entry's key and value. Each entry expires by itself."""
         return self._declared(MapState, name, declared, ttl_ms, key)
 
+    def remove(self, name: str) -> None:
+        """Remove a variable that an earlier version of the processor declared, with all its rows.
+
+        Nothing if there is none, so the call may stay. The rows go in the transactions that follow, within a budget. A
+        variable that is neither declared nor removed keeps its rows, for a version that declares it again.
+
+        Args:
+            name: Of the variable. A version that does not remove it may declare the name for another one.
+
+        Raises:
+            ValidationError: it is declared, too, or this is not `init`.
+        """
+        if not self._is_open or name in self.variables:
+            raise ValidationError(name, "expected to be removed in init, and not declared")
+        self._registry.remove(name)
+        self._removed.add(name)
+
     def close(self) -> None:
         """Take no more declarations."""
         self._is_open = False
@@ -188,6 +206,9 @@ class StateHandle:
     ) -> VariableT:
         if not self._is_open:
             raise ValidationError(name, "expected to be declared in init")
+        if name in self._removed:
+            # Each life of the shard would remove what the one before wrote.
+            raise ValidationError(name, "expected not to be declared, because it is removed")
         if name in self.variables or name in self._taken:
             raise ValidationError(
                 name, "expected a name that no other variable has, and no field of the key"

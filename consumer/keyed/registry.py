@@ -16,6 +16,7 @@ from broadsheet.consumer.keyed.variables import VariableType
 from broadsheet.runtime.errors import ValidationError
 
 REGISTRY: Final = b"variables"
+REMOVAL: Final = b"removal"
 _NUMBERS_MAX: Final = (1 << 16) - 1
 
 
@@ -28,11 +29,36 @@ class _Stored(msgspec.Struct):
     """Of a map."""
 
 
+class Removal(msgspec.Struct):
+    """Variables that are removed, and how far the removal of their rows has come."""
+
+    numbers: list[int] = []
+    begin: bytes = b""
+    """Place and suffix of the first row that was not looked at."""
+
+    @property
+    def suffixes(self) -> frozenset[bytes]:
+        """What the suffixes of their rows begin with."""
+        return frozenset(map(_two_bytes, self.numbers))
+
+    def encode(self) -> bytes:
+        """Return the content to store."""
+        return msgspec.msgpack.encode(self)
+
+
 class Registry:
     """The variables of one store."""
 
-    def __init__(self, content: bytes | None) -> None:
-        """Read what is stored; None: nothing is."""
+    def __init__(self, content: bytes | None, removal: bytes | None = None) -> None:
+        """Read what is stored; None: nothing is.
+
+        Args:
+            content: Of the name `REGISTRY`.
+            removal: Of the name `REMOVAL`.
+        """
+        self.removal = (
+            Removal() if removal is None else msgspec.msgpack.decode(removal, type=Removal)
+        )
         self._variables: dict[str, _Stored] = (
             {} if content is None else msgspec.msgpack.decode(content, type=dict[str, _Stored])
         )
@@ -77,11 +103,25 @@ class Registry:
             key_type,
         )
 
+    def remove(self, name: str) -> bool:
+        """Forget a variable, and have its rows removed; return whether it was there.
+
+        Its number stays taken until the last row is gone, so a variable of the same name begins without any.
+        """
+        stored = self._variables.pop(name, None)
+        if stored is None:
+            return False
+        # From the beginning: earlier rows may be this one's.
+        self.removal = Removal([*self.removal.numbers, stored.number])
+        self.has_changed = True
+        return True
+
     def _stored(self, name: str, kind: str, key_type: StateRowType | None) -> _Stored:
         keys = [] if key_type is None else list(key_type.fields)
         stored = self._variables.get(name)
         if stored is None:
-            number = 1 + max((each.number for each in self._variables.values()), default=0)
+            taken = [each.number for each in self._variables.values()]
+            number = 1 + max([*taken, *self.removal.numbers], default=0)
             if number > _NUMBERS_MAX:
                 raise ValidationError("", f"expected at most {_NUMBERS_MAX} variables")
             stored = self._variables[name] = _Stored(number, kind, [], keys)

@@ -15,6 +15,8 @@ from broadsheet.consumer.keyed.row_index import Rows
 
 Changes = dict[bytes, dict[bytes, bytes | None]]
 """Changed rows: by key, then by suffix; None is a deletion."""
+Savepoint = tuple[dict[bytes, bytes | None] | None, dict[bytes, bytes | None] | None]
+"""Rows of a key, and those of them that the transaction has changed, by suffix; None: it is not known, or unchanged."""
 _KEY_BYTES: Final = 250
 """Memory of a key beside its bytes."""
 _ROW_BYTES: Final = 120
@@ -117,6 +119,31 @@ class RowCache:
                 self._keys.move_to_end(key)
             else:
                 yield key
+
+    def savepoint(self, key: bytes) -> Savepoint:
+        """Return what is known of a key and what the transaction has changed of it, for `roll_back`."""
+        cached, changed = self._keys.get(key), self.changes.get(key)
+        rows = None if cached is None else dict(cached.rows)
+        return rows, None if changed is None else dict(changed)
+
+    def roll_back(self, key: bytes, savepoint: Savepoint) -> None:
+        """Undo the changes of a key since a savepoint, at which the same transaction was running."""
+        rows, changed = savepoint
+        cached = self._keys.get(key)
+        if cached is None:
+            return
+        if self.changes.pop(key, None) is not None and changed is None:
+            cached.pins -= 1
+        if changed is not None:
+            self.changes[key] = changed
+        # Of a key that was not known, nothing is: the index has its rows as they are.
+        for suffix in cached.rows.keys() - (rows or {}).keys():
+            row = cached.rows.pop(suffix)
+            freed = _ROW_BYTES + len(suffix) + (0 if row is None else len(row))
+            cached.size -= freed
+            self.size -= freed
+        for suffix, row in (rows or {}).items():
+            self._set(cached, suffix, row)
 
     def take_changes(self) -> Changes:
         """Return the changes of the running transaction, and begin the next; their keys stay pinned."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
-from broadsheet.consumer.keyed.registry import REGISTRY, Registry
+from broadsheet.consumer.keyed.registry import REGISTRY, REMOVAL, Registry, Removal
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, VARIABLE_BYTES, place_of
 from broadsheet.consumer.keyed.state_table import TIMERS_COLUMN, StateTable
 from broadsheet.consumer.keyed.store import KeyedStore
@@ -53,6 +55,11 @@ _STORM_TIMERS_LEAST: Final = 100
 """Timers that are looked up for a transaction after one that had no time for more."""
 _SECONDS_MAX: Final = (1 << 63) // 1000 - 1
 _ROWS_PER_EMIT: Final = 16_384
+TIMER_MS: Final = "timer_ms"
+"""Column of the side journal that has the expiry of a timer whose call failed."""
+ERROR: Final = "error"
+"""Column of the side journal that says why a call failed."""
+_ERROR_CHARACTERS_MAX: Final = 2_000
 LATE_REASON: Final = "late_reason"
 """Column that rows of the side journal have besides their own."""
 
@@ -75,6 +82,8 @@ class KeyedSettings:
     late: Literal["previous", "immediate"] = "previous"
     """Judge rows by the watermark of the transaction before, or by the transaction's own."""
     has_side_journal: bool = False
+    sets_failed_apart: bool = False
+    """The rows of a call that raises go to the side journal, and its changes are undone; else the shard fails."""
     storm_timers: int = STORM_TIMERS
     storm_seconds: float = STORM_SECONDS
 
@@ -117,10 +126,12 @@ class KeyedRun:
         self._tables: list[pa.Table] = []
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
+        self.failed_calls = 0
+        """Calls of handlers that failed and were set apart, in this life."""
         self._has_expired = False
         self._storm_timers = settings.storm_timers
         """Timers to look up for the next transaction: after slow handlers, not many more than fired."""
-        registry = Registry(store.meta(REGISTRY))
+        registry = Registry(store.meta(REGISTRY), store.meta(REMOVAL))
         taken = (*settings.key.schema.names, TIMERS_COLUMN)
         self._handle = StateHandle(store, registry, self._current, settings.mode, taken)
         processor.init(self._handle)
@@ -128,6 +139,8 @@ class KeyedRun:
         self._by_suffix = {each.type.suffix: each for each in self._handle.variables.values()}
         if registry.has_changed:
             store.put_meta(REGISTRY, registry.encode())
+            store.put_meta(REMOVAL, registry.removal.encode())
+        self._removal = registry.removal
         self._attributes = dict(vars(processor))
 
     # -- a transaction
@@ -163,31 +176,34 @@ class KeyedRun:
         """Memory of these rows."""
         return sum(table.nbytes for table in self._tables)
 
-    def finish(self, emit: Emit) -> None:
+    def finish(self, emit: Emit, set_apart: SetApart = lambda _: None) -> None:
         """Handle the rows and what is due; the changes are in the store then, to be committed.
 
         Args:
             emit: Takes the output, in order.
+            set_apart: Takes the rows of calls that failed, where the settings say so.
         """
         output = _Output(emit)
         had_rows = bool(self.rows)
         try:
-            self._handle_rows(output)
-            self._fire_timers(output)
+            self._handle_rows(output, set_apart)
+            self._fire_timers(output, set_apart)
         finally:
             self._current.key = None
             attributes = vars(self._processor)
             attributes.clear()
             attributes.update(self._attributes)
         output.flush()
-        self._sweep(SWEPT_BUSY if had_rows else SWEPT_IDLE)
+        budget = SWEPT_BUSY if had_rows else SWEPT_IDLE
+        self._sweep(budget)
+        self._remove_rows(budget)
         self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
 
     def next_txn_after(self) -> float | None:
         """Return after how many seconds a transaction is due though no row comes; None: only with rows."""
         settings = self._settings
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
-        backlog = Backlog(next_due, self._has_expired)
+        backlog = Backlog(next_due, self._has_expired or bool(self._removal.numbers))
         after = next_txn_after_ms(
             self._times, settings.mode, settings.rules, backlog, self._now_ms()
         )
@@ -255,7 +271,7 @@ class KeyedRun:
                 kept=self._settings.has_side_journal,
             )
 
-    def _handle_rows(self, output: _Output) -> None:
+    def _handle_rows(self, output: _Output, set_apart: SetApart) -> None:
         tables, self._tables = self._tables, []
         if not any(map(len, tables)):
             return
@@ -265,9 +281,43 @@ class KeyedRun:
         time, current = self._time(), self._current
         for place, (key, value, of_key) in zip(places, rows_by_key(rows, self._maker), strict=True):
             current.key, current.place = key, place
-            output.take(self._processor.handle_rows(value, of_key, time))
+            if not self._settings.sets_failed_apart:
+                output.take(self._processor.handle_rows(value, of_key, time))
+                continue
+            call = partial(self._processor.handle_rows, value, of_key, time)
+            if (error := self._guarded(output, place, call)) is not None:
+                set_apart(_failed(of_key.to_arrow(), error))
 
-    def _fire_timers(self, output: _Output) -> None:
+    def _guarded(
+        self, output: _Output, place: bytes, call: Callable[[], Iterable[Any] | None]
+    ) -> Exception | None:
+        """Call a handler for a key; if it raises, undo what it changed, and return the error."""
+        try:
+            with self._store.savepoint(place):
+                rows = list(call() or ())
+        except (StoreError, MemoryError):
+            raise  # No key is to blame.
+        except Exception as error:
+            self._count_failed(error)
+            return error
+        output.take(rows)
+        return None
+
+    def _count_failed(self, error: Exception) -> None:
+        self.failed_calls += 1
+        # Each time that there are twice as many; each is in the side journal.
+        if self.failed_calls.bit_count() == 1:
+            _log.warning("keyed.calls_failed", calls=self.failed_calls, error=error_text(error))
+
+    def _failed_timer(self, key: Sequence[Any], expiry_ms: int, error: Exception) -> pa.Table:
+        """Return a row with the columns of the input, of which only those of the key have a value."""
+        schema = self._settings.input_schema
+        values = dict(zip(self._settings.key.schema.names, key, strict=True))
+        columns = [pa.array([values.get(field.name)], field.type) for field in schema]
+        row = pa.table(columns, names=schema.names)
+        return _failed(row.append_column(TIMER_MS, pa.array([expiry_ms])), error)
+
+    def _fire_timers(self, output: _Output, set_apart: SetApart) -> None:
         bound = due_bound(self._times, self._settings.mode)
         if bound is None:
             return
@@ -282,7 +332,11 @@ class KeyedRun:
                 break
             current.key, current.place = key, place_of(key)
             value, _ = self._settings.key.decode(key)
-            output.take(self._processor.handle_timer(value, expiry, time))
+            call = partial(self._processor.handle_timer, value, expiry, time)
+            if not self._settings.sets_failed_apart:
+                output.take(call())
+            elif (error := self._guarded(output, current.place, call)) is not None:
+                set_apart(self._failed_timer(value, expiry, error))
             # Also if the handler registered the same time again.
             self._store.remove_timer(key, expiry)
         self._times.storm_ms = bound if has_more else None
@@ -298,6 +352,20 @@ class KeyedRun:
             # Rows of a variable that is declared no more stay: only its declaration could tell which elements expired.
             if variable is not None:
                 variable.expire(place, suffix)
+
+    def _remove_rows(self, budget: int) -> None:
+        """Remove rows of variables that are removed, as far as the budget goes."""
+        removal = self._removal
+        if not removal.numbers:
+            return
+        found, suffixes = self._store.stored_rows(removal.begin, budget), removal.suffixes
+        for name, _ in found:
+            _, end = self._settings.key.decode(name, GROUP_BYTES)
+            if name[end : end + VARIABLE_BYTES] in suffixes:
+                self._store.put(name[:end], name[end:], None)
+        is_over = len(found) < budget
+        self._removal = Removal() if is_over else Removal(removal.numbers, found[-1][0] + b"\x00")
+        self._store.put_meta(REMOVAL, self._removal.encode())
 
     def _time(self) -> TxnTime:
         watermark = self._times.watermark_ms if self._settings.event_time else -1
@@ -326,6 +394,18 @@ class _Output:
         if self._rows:
             rows, self._rows = self._rows, []
             self._emit(rows)
+
+
+def error_text(error: Exception) -> str:
+    """Return what an error says of itself."""
+    return f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
+
+
+def _failed(rows: pa.Table, error: Exception) -> pa.Table:
+    """Return the rows of a call that failed as the side journal has them."""
+    reasons = pa.array(["failed"] * len(rows), pa.string())
+    errors = pa.array([error_text(error)] * len(rows), pa.string())
+    return rows.append_column(LATE_REASON, reasons).append_column(ERROR, errors)
 
 
 def _event_ms(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Any]:

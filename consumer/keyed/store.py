@@ -179,6 +179,35 @@ class KeyedStore:
         wanted = [_name(place, suffix) for place in unknown for suffix in suffixes]
         self._cache.learn_keys(unknown, suffixes, self._required().get_many(wanted))
 
+    @contextmanager
+    def savepoint(self, place: bytes) -> Iterator[None]:
+        """Undo what the block changed of a key, its timers and its expiries, if the block raises.
+
+        The block may change no other key.
+        """
+        saved = self._cache.savepoint(place)
+        self._due.savepoint()
+        self._filed.savepoint()
+        try:
+            yield
+        except BaseException:
+            self._cache.roll_back(place, saved)
+            self._due.roll_back()
+            self._filed.roll_back()
+            raise
+        self._due.release()
+        self._filed.release()
+
+    def stored_rows(self, begin: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return (place and suffix, row) of the first rows of keys at or behind a place, as of the last commit.
+
+        Args:
+            begin: A place and suffix.
+            limit: Rows at most.
+        """
+        found = self._required().scan(STATE + begin, after_prefix(STATE), limit)
+        return [(name[1:], row) for name, row in found]
+
     def meta(self, name: bytes) -> bytes | None:
         """Return what is kept of no key under a name."""
         if name in self._meta:

@@ -6,6 +6,7 @@ all state of a key in one object, expiries compared at each read, no index, no c
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,8 +163,8 @@ class Model:
         )
         out: list[Out] = []
         for expiry, key in due:
-            of = self.keys[key]
-            out.append((key, "timer", f"{expiry} of {sorted(of.timers)}"))
+            of, before = self.keys[key], copy.deepcopy(self.keys[key])
+            told = (key, "timer", f"{expiry} of {sorted(of.timers)}")
             match expiry % 5:
                 case 1:
                     of.timers.add(expiry + 2)
@@ -171,8 +172,17 @@ class Model:
                     of.timers.discard(expiry + 1)
                 case 3:
                     of.list.append((expiry, self.batch_ms + self.ttl_ms))
+            if self.is_undone(expiry):
+                of = self.keys[key] = before
+            else:
+                out.append(told)
             of.timers.discard(expiry)
         return out
+
+    def is_undone(self, expiry: int) -> bool:
+        """Tell whether the call for a timer fails; the timer is removed all the same."""
+        del expiry
+        return False
 
     def _obey(self, row: Row) -> Iterator[Out]:  # noqa: C901 - a line a command
         key, op, n, _ = row

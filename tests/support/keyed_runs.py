@@ -81,6 +81,12 @@ class Lives:
         self.run: KeyedRun
         self.reopen()
 
+    def with_processor(self, processor: Callable[[], KeyedProcessor]) -> Lives:
+        """Live on as another version of the application; return itself."""
+        self._processor = processor
+        self.reopen()
+        return self
+
     @property
     def store(self) -> KeyedStore:
         """Of the present life."""
@@ -123,7 +129,7 @@ class Lives:
                 pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)
             ]
             self.run.add(pa.table(arrays, schema=schema), SOURCE, self.apart.append)
-        self.run.finish(out.extend)
+        self.run.finish(out.extend, self.apart.append)
         if commits:
             self._commits += 1
             wait(self._store.start_commit(self.shard, reading(self._commits), ()))
@@ -133,3 +139,4 @@ class Lives:
         """Destroy the store."""
         if self._store is not None:
             self._store.destroy()
+            self._store = None

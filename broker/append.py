@@ -192,6 +192,12 @@ class AppendHandler:
     def _require_bounded_turn(self, append: AppendStreamRequest.Append) -> None:
         """Raise ValidationError if the append's name is too long, or it names too many predecessors."""
         bounds, refusals = self._limits.bounds, self._limits.refusals
+        name_bytes = max(map(len, (append.name, *append.after)))
+        if (
+            len(append.after) <= bounds.append_after_max
+            and name_bytes <= bounds.append_name_bytes_max
+        ):
+            return  # Nearly always; the field that is wrong is looked for only if one is.
         refusals.require(len(append.after), bounds, "append_after_max", "after")
         for field, name in (("name", append.name), *(("after", each) for each in append.after)):
             refusals.require(len(name), bounds, "append_name_bytes_max", field)

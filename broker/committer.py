@@ -294,11 +294,13 @@ class Committer:
         try:
             await self._perform_now(store, plan, spec, registers)
         except JournalStoreError:
-            metrics.failures.inc()
+            metrics.on_failed()
             raise
-        metrics.seconds.observe(self._site.clock.monotonic_seconds() - began)
-        metrics.bytes.inc(plan.bytes)
-        metrics.appends.inc(len(plan.contents))
+        metrics.on_committed(
+            self._site.clock.monotonic_seconds() - began,
+            appends=len(plan.contents),
+            content_bytes=plan.bytes,
+        )
 
     async def _perform_now(
         self, store: JournalStore, plan: _Plan, spec: JournalSpec, registers: bytes | None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     Metric,
 )
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.broker.limits import BrokerLimits
@@ -21,28 +22,53 @@ COMMIT_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 """A sync takes a tenth of a millisecond on a good disk, ten on a spinning one; above 0.1 s the disk is overloaded."""
 
 
-class CommitMetrics:
-    """Metrics of a broker's commits, of all journals together."""
+_COMMIT_BOUNDS = (*map(str, COMMIT_BUCKETS_SECONDS), "+Inf")
+
+
+class CommitMetrics(Collector):
+    """Metrics of a broker's commits, of all journals together; plain numbers, because each row takes three commits."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.seconds = Histogram(
+        self._seconds = 0.0
+        self._buckets = [0] * len(_COMMIT_BOUNDS)
+        """Commits that took at most a bound, and more than the one before."""
+        self._appends = self._bytes = self._failures = 0
+        registry.register(self)
+
+    def on_committed(self, seconds: float, *, appends: int, content_bytes: int) -> None:
+        """Count a commit of appends with content; on the event loop."""
+        self._seconds += seconds
+        self._buckets[bisect_left(COMMIT_BUCKETS_SECONDS, seconds)] += 1
+        self._appends += appends
+        self._bytes += content_bytes
+
+    def on_failed(self) -> None:
+        """Count a commit that the disk failed; on the event loop."""
+        self._failures += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present metrics."""
+        counts = accumulate(
+            tuple(self._buckets)
+        )  # A copy: Prometheus collects on a separate thread.
+        yield HistogramMetricFamily(
             "broadsheet_broker_commit_seconds",
             "Time of a commit of appends of one journal, with the sync that its durability asks for.",
-            registry=registry,
-            buckets=COMMIT_BUCKETS_SECONDS,
+            buckets=list(zip(_COMMIT_BOUNDS, counts, strict=True)),
+            sum_value=self._seconds,
         )
-        self.bytes = Counter(
-            "broadsheet_broker_appended_bytes", "Content committed, bytes.", registry=registry
+        yield CounterMetricFamily(
+            "broadsheet_broker_appended_bytes", "Content committed, bytes.", value=self._bytes
         )
-        self.appends = Counter(
+        yield CounterMetricFamily(
             "broadsheet_broker_appends",
             "Appends with content that were committed.",
-            registry=registry,
+            value=self._appends,
         )
-        self.failures = Counter(
+        yield CounterMetricFamily(
             "broadsheet_broker_commit_failures",
             "Commits that the disk failed; their appends were refused or may be lost.",
-            registry=registry,
+            value=self._failures,
         )
 
 

@@ -162,6 +162,8 @@ def split_journal(journal: str) -> tuple[str, str]:
     return name, meta
 
 
+# Only good names are cached; each append and read checks the same ones several times, on both sides.
+@lru_cache(maxsize=_MEASURED_MAX)
 def validate_journal_name(name: str, field_path: str = "journal") -> None:
     """Check a bare journal name.
 
@@ -171,6 +173,7 @@ def validate_journal_name(name: str, field_path: str = "journal") -> None:
     validate_path_component(name, field_path, bytes_range=JOURNAL_NAME_BYTES)
 
 
+@lru_cache(maxsize=_MEASURED_MAX)
 def validate_journal(journal: str, field_path: str = "journal") -> None:
     """Check a journal name that may carry `;meta`, as requests and shard sources do.
 

@@ -3,6 +3,10 @@
 It runs one commit at a time. A commit first waits for its appends. A recorded commit writes its files at once, because
 only its recovery log makes it durable: the log gets it after the appends, and is waited for last. `close` ends either
 wait, so that a broker that never answers cannot keep a store from being destroyed.
+
+A brief recorded commit is written by the thread that starts it, and this thread gets it once its log has answered:
+
+    worker thread ── write ──► event loop ── append, answer ──► commit thread ── settle, resolve, tidy
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ class CommitSteps:
     recorder: FileRecorder | None = None
     """Makes the files of `write` durable after what the commit waits for. `write` then does not wait for that, and its
     files are worthless if that fails."""
+    is_brief: bool = False
+    """`write` takes less than the switch to another thread, and waits for nothing. It needs a `recorder`."""
     settle: Callable[[], None] = _nothing
     """Called once the commit is durable, before its future resolves."""
     tidy: Callable[[], None] = _nothing
@@ -74,12 +80,17 @@ class CommitThread:
         future = self._new_future()
         # Marked as running from the start, so that the application, which gets it too, cannot cancel it.
         future.set_running_or_notify_cancel()
+        # Behind a commit that is being tidied up, also a brief one has to wait.
+        is_free = self._current is None or self._current.is_over
         self._current = _Commit(self._name, future, steps, wait_for)
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
-        self._commits.put(self._current)
+        if steps.is_brief and steps.recorder is not None and is_free:
+            self._current.write_now(when_answered=self._commits.put)
+        else:
+            self._commits.put(self._current)
         return self._current.future
 
     def wait(self) -> None:
@@ -101,6 +112,7 @@ class CommitThread:
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             raise TimeoutError(f"the commit of {self._name} still writes after {timeout_seconds} s")
+        self._current.fail_if_unanswered()
 
     def _run(self) -> None:
         while (commit := self._commits.get()) is not None:
@@ -123,31 +135,66 @@ class _Commit:
         self._wait_for = wait_for
         # Each awaited future is put here when it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
+        self._durable: OpFuture | None = None
+        """Of a commit that was written: resolves when its log has it; None if it need not wait for a log."""
+        self._is_written = False
+        self.is_over = False
+        """True once nothing is left to do, tidying included."""
 
     def abort(self) -> None:
         self._resolved.put(None)
+
+    def write_now(self, when_answered: Callable[[_Commit], None]) -> None:
+        """Write on the calling thread; `when_answered` is called, on any thread, when `run` need not wait any more."""
+        try:
+            self._write()
+        except BaseException as error:
+            self._fail(error)
+            return
+        if self._durable is None:
+            when_answered(self)
+        else:
+            self._durable.add_done_callback(lambda _: when_answered(self))
 
     def run(self) -> None:
         """Wait, write, wait, settle; resolve the future; tidy."""
         steps = self._steps
         try:
-            if steps.recorder is None:
-                self._await_or_abandon()
-            else:
-                steps.recorder.after(self._wait_for)
-            durable = steps.write()
-            if durable is not None:
-                self._await_log(durable)
+            if not self._is_written:
+                self._write()
+            if self._durable is not None:
+                self._await_log(self._durable)
             steps.settle()
         except BaseException as error:  # the future carries it to its waiters
-            steps.fail(error)
-            self.future.set_exception(error)
+            self._fail(error)
             return
         self.future.set_result(None)
         try:
             steps.tidy()
         except BaseException as error:  # the next commit is refused with this error
             steps.fail(error)
+        self.is_over = True
+
+    def fail_if_unanswered(self) -> None:
+        """Fail a commit whose log had not answered when the thread ended. Requires that the thread has ended."""
+        if self._is_written and not self.future.done():
+            self._fail(self._unanswered())
+
+    def _fail(self, error: BaseException) -> None:
+        self._steps.fail(error)
+        self.future.set_exception(error)
+        self.is_over = True
+
+    def _write(self) -> None:
+        steps = self._steps
+        if steps.recorder is None:
+            self._await_or_abandon()
+        else:
+            steps.recorder.after(self._wait_for)
+        durable = self._durable = steps.write()
+        self._is_written = True
+        if isinstance(durable, TurnFuture) and isinstance(self.future, TurnFuture):
+            durable.when_sent(self.future.sent)
 
     def _await_or_abandon(self) -> None:
         try:
@@ -158,14 +205,17 @@ class _Commit:
             raise
 
     def _await_log(self, durable: OpFuture) -> None:
-        if isinstance(durable, TurnFuture) and isinstance(self.future, TurnFuture):
-            durable.when_sent(self.future.sent)
-        if not self._await_all((cast("Future[object]", durable),)):
-            raise StoreError(
-                self._name,
-                "destroyed while a commit was on its way into the recovery log; "
-                "the next restore shows whether it arrived",
-            )
+        if durable.done():
+            durable.result()
+        elif not self._await_all((cast("Future[object]", durable),)):
+            raise self._unanswered()
+
+    def _unanswered(self) -> StoreError:
+        return StoreError(
+            self._name,
+            "destroyed while a commit was on its way into the recovery log; "
+            "the next restore shows whether it arrived",
+        )
 
     def _await_all(self, futures: Collection[Future[object]]) -> bool:
         """Wait until all succeeded; return False if the commit is aborted first. Raise the first error."""

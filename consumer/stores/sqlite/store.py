@@ -91,6 +91,8 @@ _ENDED_BY_DATABASE = (
     "the database rolled back the transaction after an error that the application passed over; "
     "let the error out of the callback"
 )
+BRIEF_CHANGES_MAX = 64
+"""Changed rows up to which the worker thread writes a recorded commit itself: less work than a switch of threads."""
 QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
 
@@ -169,6 +171,8 @@ class SqliteStore:
         """Since the files were opened."""
         self._begun = False
         """The writer is in the worker thread's transaction."""
+        self._changes = 0
+        """Rows that the connection had changed when the last commit was started."""
         self._free = threading.Event()
         """The commit under way, and what tidies up behind it, need the writer no more."""
         self._free.set()
@@ -279,17 +283,22 @@ class SqliteStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Commit the current transaction and `checkpoint` together, on a separate thread, after `wait_for`."""
+        """Commit the current transaction and `checkpoint` together, after `wait_for`.
+
+        On a separate thread, unless a recovery log makes the commit durable and it changed few rows.
+        """
         del shard
-        self._writable()
+        writer = self._writable()
         begun, self._begun = self._begun, False
         self._free.wait()  # A transaction without statements has not waited yet.
         self._free.clear()
+        changes, self._changes = self._changes, writer.total_changes
         return self._commits.start(
             CommitSteps(
                 write=partial(self._commit, begun, encoded(checkpoint)),
                 abandon=self._roll_back,
                 recorder=self._local_state.recorder,
+                is_brief=self._changes - changes <= BRIEF_CHANGES_MAX,
                 settle=self._readers.advance,
                 tidy=self._tidy,
                 fail=self._fail,
@@ -410,7 +419,7 @@ class SqliteStore:
         if self._writer is not None and self._writer.in_transaction:
             self._writer.execute_own(ROLLBACK)
 
-    # -- committing, on the commit's thread
+    # -- committing, on the commit's thread; a brief commit is written on the worker thread
 
     def _commit(self, begun: bool, checkpoint: EncodedCheckpoint) -> OpFuture | None:
         writer = self._writer

@@ -165,6 +165,28 @@ def test_next_transaction_commits_before_the_last_one_tidied_up(
     assert steps(store) == {1: 1, 2: 2}
 
 
+def test_commit_of_few_rows_is_on_its_way_when_its_call_returns(
+    open_store: OpenStore, shard: FixedShard
+) -> None:
+    """A row that comes alone waits for one hand-over less: its commit's thread learns of it with the log's answer."""
+    log = RecordedLog()
+    store = open_store(log)
+    store.restore_checkpoint(shard)
+    commit(store, shard, 1)
+    log.hold()
+    before = len(log.changes), len(log.barriers)
+    put(store, 1, 2)
+
+    first = store.start_commit(shard, reading(2), ())
+
+    assert len(log.changes) > before[0]
+    assert len(log.barriers) == before[1] + 1
+    assert not first.done()
+    log.release()
+    wait(first)
+    assert steps(store) == {1: 2}
+
+
 def test_query_sees_one_commit_while_others_follow(
     open_store: OpenStore, shard: FixedShard
 ) -> None:

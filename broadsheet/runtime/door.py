@@ -13,22 +13,18 @@ Source: anyio 4.9 (`anyio/__init__.py`: names once). Reading them out of the blo
 
 from __future__ import annotations
 
-import ast
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from typing import NamedTuple
 
 from broadsheet.runtime.libraries import missing_library
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(NamedTuple):
     """A deprecated name: what replaces it, and when it goes (docs/stability.md)."""
 
     to: str
@@ -85,16 +81,22 @@ def public_names(
 
 
 def _source_of(spec: ModuleSpec) -> str:
-    if isinstance(spec.loader, InspectLoader):
-        return spec.loader.get_source(spec.name) or ""
+    # Asked for by its name: `importlib.abc` imports a third of what `import broadsheet` does.
+    get_source = getattr(spec.loader, "get_source", None)
+    if get_source is not None:
+        return get_source(spec.name) or ""
     # The loader of pytest, which rewrites the assertions of packages that bring a plugin, shows no source.
     assert spec.origin is not None, f"{spec.name} has source"
-    return Path(spec.origin).read_text(encoding="utf-8")
+    with open(spec.origin, encoding="utf-8") as source:  # noqa: PTH123 - pathlib is not needed before
+        return source.read()
 
 
 @cache
 def homes_of(door: str) -> Mapping[str, str]:
     """Return the module that defines each public name of a package, as its TYPE_CHECKING block imports them."""
+    # Here and not above, because many processes import a package and never ask it for a name.
+    import ast
+
     spec = sys.modules[door].__spec__
     assert spec is not None, f"{door} is imported"
     tree = ast.parse(_source_of(spec))

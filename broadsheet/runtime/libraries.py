@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 
 from broadsheet.runtime.errors import ExtraMissingError
 
@@ -67,10 +66,17 @@ def missing_library(
     root = (error.name or "").partition(".")[0]
     if root not in EXTRAS:
         return None
-    if root != error.name and find_spec(root) is not None:
+    if root != error.name and _is_there(root):
         return _too_old(what, root, error)
     of_library, packages = EXTRAS[root]
     return ExtraMissingError(what, extra or of_library, packages, module=error.name or "")
+
+
+def _is_there(package: str) -> bool:
+    # Imported here, because every import of a package of ours imports this module.
+    from importlib.util import find_spec
+
+    return find_spec(package) is not None
 
 
 def _too_old(what: str, package: str, error: ModuleNotFoundError) -> ImportError:

@@ -11,7 +11,7 @@ import click
 
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import Yes, command_options
-from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.output.messages import ask, counted, say
 from broadsheet.cli.specs.changes import (
     Outcome,
     apply_changes,
@@ -61,7 +61,7 @@ async def _apply_edited(
     for each in made:
         print_difference(difference(kind, each))
     if made and sys.stdin.isatty() and not options.yes:
-        click.confirm("Apply this?", abort=True, default=True, err=True)
+        ask("Apply this?", default=True)
     await apply_changes(client, [each.change for each in made], force=options.force)
     say(f"{counted(len(made), kind.noun)} changed")
 

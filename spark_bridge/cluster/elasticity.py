@@ -10,10 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
+from broadsheet.spark_bridge.cluster.executor_problems import Unfit
 from broadsheet.spark_bridge.cluster.executors import Executors
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
@@ -164,7 +166,7 @@ class Elasticity:
             ClusterStoppedError: a job failed.
         """
         present: frozenset[int] = frozenset()
-        look = _Look(self._executors, self._failures)
+        look = ExecutorWatch(self._executors, self._failures)
 
         def settled() -> bool:
             nonlocal present
@@ -262,13 +264,48 @@ class Elasticity:
         return f"each needs a task slot of its own, and Spark has about {self._slots()}"
 
 
-class _Look:
+class ConnectedExecutors(Protocol):
+    """The executors of a session, as a wait for members asks of them."""
+
+    @property
+    def can_be_lost(self) -> bool:
+        """False where the driver is the only executor."""
+        ...
+
+    def alive(self) -> frozenset[str]:
+        """Return the ids of connected executors."""
+        ...
+
+
+class UnfitFinder(Protocol):
+    """Judges failed attempts of members."""
+
+    def unfit(self, *, serving: Collection[str], alive: Collection[str]) -> Unfit | None:
+        """Return why no executor can run a member; None if one may."""
+        ...
+
+
+class ExecutorWatch:
     """Looks for executors that cannot run members, while some are waited for."""
 
-    def __init__(self, executors: Executors, failures: MemberFailures) -> None:
+    def __init__(
+        self,
+        executors: ConnectedExecutors,
+        failures: UnfitFinder,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to wait.
+
+        Args:
+            executors: Of the session.
+            failures: Of the cluster's members.
+            monotonic: Returns seconds.
+        """
         self._executors = executors
         self._failures = failures
-        self._began = time.monotonic()
+        self._monotonic = monotonic
+        self._began = monotonic()
         self._next = self._began + FAILURES_LOOK_SECONDS
         self._told = False
 
@@ -281,7 +318,7 @@ class _Look:
         Raises:
             ExecutorUnfitError: no executor can run a member.
         """
-        now = time.monotonic()
+        now = self._monotonic()
         if now < self._next:
             return
         self._next = now + FAILURES_LOOK_SECONDS

@@ -28,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from hypothesis import HealthCheck, settings
 
     from tests.support.broken_runs import FailureLines
+    from tests.support.disk_space import DiskSpace
+    from tests.support.temporary_files import TemporaryFiles
 
     # An example that takes longer than 0.2 s, or a slow draw, is a failure by default: on a busy machine any is.
     settings.register_profile(
@@ -38,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BROADSHEET_CONFIG"] = os.devnull
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureLines())
+        config.pluginmanager.register(DiskSpace())
+    config.pluginmanager.register(TemporaryFiles(), "temporary-files")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,6 +78,21 @@ def _give_time_to_install_azurite(items: list[pytest.Item]) -> None:
     if not is_azurite_installed():
         for item in items:
             item.add_marker(pytest.mark.timeout(INSTALL_TIMEOUT_SECONDS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keep what uses the system's directory for temporary files in one of this session, removed at its end."""
+    # Before, because the directories of failed tests stay where they always were.
+    tmp_path_factory.getbasetemp()
+    from tests.support.temporary_files import TemporaryFiles
+
+    files = request.config.pluginmanager.get_plugin("temporary-files")
+    assert isinstance(files, TemporaryFiles), "registered by pytest_configure"
+    with files.kept_together():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -48,6 +50,7 @@ def _read(codec: pb.CompressionCodec.ValueType, encoded: bytes) -> bytes:
 def _root() -> Path:
     """Return a directory with the fragment, and a file beside it that nobody may read."""
     directory = Path(tempfile.mkdtemp(prefix="fuzzed-fragments-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     root = directory / "root"
     path = root / object_path(stored_fragment(0, CONTENT))
     path.parent.mkdir(parents=True)

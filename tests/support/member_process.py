@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +31,8 @@ class MemberProcess:
     def __init__(self, cluster: Cluster, name: str, **overrides: Any) -> None:
         """Start the process. `Any`: overrides are the fields of its configuration."""
         self.suffix = f"member-{name}"
-        self._log_file = Path(tempfile.mkdtemp()) / f"{self.suffix}.log"
+        # Beside its databases: the directory is the test's own.
+        self._log_file = cluster.directory / f"{self.suffix}.log"
         settings = cluster.settings | overrides
         arguments = msgspec.json.encode(
             {

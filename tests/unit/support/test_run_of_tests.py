@@ -29,6 +29,7 @@ def _run(directory: Path, tests: str, *options: str, hooks: str = "") -> tuple[i
         "no:asyncio",
         "-p",
         "no:randomly",
+        f"--basetemp={directory / 'base'}",
         *options,
         "test_it.py",
     ]

@@ -13,7 +13,8 @@ SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
-TEST_JOBS ?= 2
+# Tests wait for a good part of their time, so three at once keep two processors busy.
+TEST_JOBS ?= 3
 SIMULATORS ?= allocator shards
 DURATION ?= 600
 HOGS ?= 2
@@ -40,8 +41,8 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m broadsheet.examples.flights.demo
 
-test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
-	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
+test: setup ## run every tier that CI runs, in TEST_JOBS=3 processes, and list the 30 slowest tests
+	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup --durations=30
 
 test-fast: setup ## run what needs no server and no JVM
 	$(PYTEST) -q -m "not etcd and not azurite and not postgresql and not e2e and not spark"
@@ -49,11 +50,12 @@ test-fast: setup ## run what needs no server and no JVM
 test-versions: setup ## resolve the newest and the lowest versions of dependencies for each Python, and run the fast tests in both, or SET=lowest
 	$(BIN)/python -m tests.versions --jobs $(TEST_JOBS) $(if $(SET),--set $(SET))
 
+test-flaky: TEST_JOBS = 4
 test-flaky: setup ## run the suite ROUNDS=3 times: too many tests at once, beside HOGS=2 busy loops, each looking away for a while
 	hogs=""; trap 'kill $$hogs 2>/dev/null' EXIT INT TERM; \
 	for hog in $$(seq $(HOGS)); do $(BIN)/python -c 'while True: pass' & hogs="$$hogs $$!"; done; \
 	status=0; for round in $$(seq $(ROUNDS)); do \
-		BROADSHEET_TEST_LINGER_SECONDS=0.5 $(PYTEST) -q -n $$((2 * $(TEST_JOBS))) --dist loadgroup || status=1; \
+		BROADSHEET_TEST_LINGER_SECONDS=0.5 $(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup || status=1; \
 	done; exit $$status
 
 fmt: setup ## format

@@ -5,6 +5,7 @@ Heavy imports stay inside the fixtures, so that the pure tiers start at once.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureLines())
         config.pluginmanager.register(DiskSpace())
+    else:
+        from tests.support.grouped_tests import LongTestsFirst
+
+        config.pluginmanager.register(LongTestsFirst())
     config.pluginmanager.register(TemporaryFiles(), "temporary-files")
 
 
@@ -60,6 +65,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupedTe
     from tests.support.grouped_tests import GroupedTests
 
     return GroupedTests(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: modules and tests stay, and each look takes longer than the one before."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        # A million objects that no later look needs to visit.
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.notebook_kernel import notebook
+from tests.support.quick_spark import with_defaults_of_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
@@ -45,8 +46,7 @@ def test_notebook_shows_tables_and_neither_progress_bars_nor_members_logs(tmp_pa
     kernel's streams, which notebooks show below whichever cell runs.
     """
     # Spark's own defaults, by which a shell of Python shows progress: not those of the tests.
-    (tmp_path / "conf").mkdir()
-    env = {**os.environ, "SPARK_CONF_DIR": str(tmp_path / "conf"), "IPYTHONDIR": str(tmp_path)}
+    env = with_defaults_of_spark({**os.environ, "IPYTHONDIR": str(tmp_path)})
     # A kernel that a test starts would leave its streams as they are.
     env.pop("PYTEST_CURRENT_TEST", None)
     with notebook(env, directory=str(tmp_path)) as kernel:

@@ -6,6 +6,7 @@ that they are passed over in silence, and each process starts a Spark of its own
 
 from __future__ import annotations
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 GROUPS = {
@@ -20,6 +21,9 @@ GROUPS = {
 }
 """By the beginning of the test's id; the longest counts."""
 
+LONG_ALONE = "tests/e2e/"
+"""Tests in no group that take tens of seconds: they come before those that take less."""
+
 
 class GroupedTests(LoadScopeScheduling):  # type: ignore[misc]  # as above
     """Gives the tests of a group to one process, and each other test to whichever is free."""
@@ -32,3 +36,15 @@ def group_of(node_id: str) -> str:
     """Return the name of a test's group: its own id, if it is in none."""
     begins = [begin for begin in GROUPS if node_id.startswith(begin)]
     return GROUPS[max(begins, key=len)] if begins else node_id
+
+
+class LongTestsFirst:
+    """A plugin of each process that runs tests: none of them begins a long test when the others have nothing left.
+
+    The scheduler takes groups by the number of their tests, largest first, and those of one test in this order.
+    """
+
+    @pytest.hookimpl(trylast=True)  # after the shuffle, which is the same in each process
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Move them to the front, in the order that they have."""
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG_ALONE))

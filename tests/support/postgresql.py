@@ -38,7 +38,7 @@ def binaries() -> Path:
 def running_postgresql() -> Iterator[str]:
     """Run a server on a unix socket of its own, and yield its SQLAlchemy URL."""
     user = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    directory = Path(tempfile.mkdtemp(prefix="broadsheet-postgresql-"))
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
     try:
         os.chown(directory, user.pw_uid, user.pw_gid)
         _run_initdb(directory / "data", user)

@@ -36,7 +36,8 @@ class TemporaryFiles:
     @contextmanager
     def kept_together(self) -> Iterator[None]:
         """Direct temporary files of this process, and of those that it starts, into a directory for this block."""
-        with ProcessDirectory("broadsheet-tests-") as place, pytest.MonkeyPatch.context() as patch:
+        # A short name, because it is part of those of unix sockets.
+        with ProcessDirectory("bs-tests-") as place, pytest.MonkeyPatch.context() as patch:
             # Servers that refuse to run as the superuser pass through it to directories of their own.
             place.path.chmod(0o711)
             self._directory = place.path

@@ -173,6 +173,8 @@ class Broken:
     scenario: ShardScenario = EITHER
     seeds: int = 40
     """Within so many it is caught."""
+    begin: int = 0
+    """The first of them: one that shows it soon. A change of the simulator may move that, and then others are tried."""
 
 
 def _only(scenario: ShardScenario, **weights: float) -> ShardScenario:
@@ -199,7 +201,7 @@ BROKEN = [
     Broken(by=_fence_never_raised, invariants="S2 S3", scenario=IN_A_TABLE),
     Broken(by=_fence_not_compared, invariants="S2 S3", scenario=IN_A_TABLE),
     Broken(by=_sequencer_forgets, invariants="S1"),
-    Broken(by=_no_intents, invariants="S1"),
+    Broken(by=_no_intents, invariants="S1", begin=11),
     Broken(by=_acknowledges_at_once, invariants="S2"),
     Broken(by=_commits_before_it_published, invariants="S1", scenario=MOVED),
     Broken(by=_carried_are_lost, invariants="S1", scenario=CARRIED),
@@ -210,13 +212,15 @@ BROKEN = [
         invariants="S1 S2",
         scenario=_only(RECORDED, registers_lost=4.0, pause=3.0, etcd_cut=3.0, hand_over=3.0),
         seeds=180,
+        begin=41,
     ),
-    Broken(by=_one_producer, invariants="S1 S2", scenario=MOVED),
+    Broken(by=_one_producer, invariants="S1 S2", scenario=MOVED, begin=7),
     Broken(
         by=_late_copies,
         invariants="S1",
         scenario=replace(_only(EITHER, broker_lossy=1.0), steps=(15, 15)),
         seeds=120,
+        begin=23,
     ),
     Broken(by=_undoes_nothing, invariants="S1"),
     Broken(
@@ -250,7 +254,8 @@ def test_rule_that_is_broken_on_purpose_is_caught(
     """
     broken.by(monkeypatch)
 
-    report = _first_failure(broken.scenario, range(broken.seeds))
+    seeds = range(broken.begin, broken.begin + broken.seeds)
+    report = _first_failure(broken.scenario, seeds)
 
     assert report is not None, f"not seen in {broken.seeds} seeds"
     assert report.violation is not None

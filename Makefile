@@ -25,7 +25,7 @@ SPARK_VERSION ?= 4.2
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-versions test-flaky test-sim chaos soak fuzz powercut nightly lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
+.PHONY: help setup demo test test-fast test-versions test-flaky test-sim chaos soak fuzz powercut nightly peers lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -81,8 +81,8 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, killed sinks, the image, a rolling upgrade, other versions, Pythons and Spark, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-versions nightly-pythons nightly-spark nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-disaster nightly-production nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, killed sinks, the image, a rolling upgrade, disasters, the page of production, other versions, Pythons and Spark, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-disaster nightly-production nightly-versions nightly-pythons nightly-spark nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
@@ -94,6 +94,8 @@ nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 # From a wheel of the previous release, which is built from git's history: a shallow clone does not have it.
 nightly-upgrade: setup ; $(PYTEST) -q tests/upgrade/rolling.py
+nightly-disaster: setup ; $(PYTEST) -q tests/disaster/runbooks.py
+nightly-production: setup ; $(PYTEST) -q tests/deploy/production_page.py
 nightly-versions: ; $(MAKE) test-versions
 # The wheel on each Python that the machine has; PYTHONS="3.12 3.13" names those that must be there.
 nightly-pythons: ; $(BIN)/python -m tests.wheels $(foreach version,$(PYTHONS),--python $(version))
@@ -103,6 +105,9 @@ nightly-spark: setup
 	$(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*"
 	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q tests/spark tests/unit/spark_bridge tests/property/spark_bridge
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
+
+peers: setup ## have ours meet other systems (Gazette, Azure, Kafka, KCL), and print a table of what was tried
+	$(BIN)/python -m tests.peers
 
 lint: setup ## lint, formatting, spelling and import contracts
 	$(BIN)/ruff format --check .

@@ -124,7 +124,7 @@ class Fleet:
         command += ["--listen", self.broker.removeprefix("http://")]
         if self.file_root is not None:
             command += ["--file-root", str(self.file_root)]
-        self._start("broker", command)
+        self._start("broker", release, command)
         await self._until("broker", lambda log: "listening http" in log)
 
     async def start_member(self, release: Release, place: int) -> None:
@@ -136,17 +136,15 @@ class Fleet:
         command += ["--suffix", name, "--zone", f"zone-{place % MEMBERS}", "--port", str(port)]
         command += ["--lease-ttl", str(LEASE_SECONDS), "--settle", "0"]
         command += ["--state-dir", str(self.directory / "state" / name)]
-        self._start(name, command)
+        self._start(name, release, command)
         await self._until(name, lambda _: self._is_member(port))
 
     async def start_client(self, release: Release) -> None:
         """Start the load, and wait until there is some."""
         name = f"client-{len(self.reports)}"
         program = str(_PROGRAMS / "rolled_client.py")
-        self._start(
-            "client",
-            [str(release.python), program, name, self.broker, self.members, json.dumps(SHARDS)],
-        )
+        command = [str(release.python), program, name, self.broker, self.members]
+        self._start("client", release, [*command, json.dumps(SHARDS)])
         await self._until("client", lambda log: "loaded" in log)
 
     async def stop(self, name: str) -> None:
@@ -183,13 +181,13 @@ class Fleet:
         """What a process printed, in all of its lives."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
-    def _start(self, name: str, command: Sequence[str]) -> None:
+    def _start(self, name: str, release: Release, command: Sequence[str]) -> None:
         (self.directory / f"{name}.log").unlink(missing_ok=True)
         self._running[name] = ChildProcess(
             command,
             directory=self.directory,
             log_file=self.directory / f"{name}.log",
-            environment=_plain() | {"ROLLED_STATE": str(self.directory / "state")},
+            environment=_plain(release) | {"ROLLED_STATE": str(self.directory / "state")},
         )
 
     async def _until(self, name: str, holds: Any) -> None:  # Any: a function of the log.
@@ -299,8 +297,9 @@ def pauses(echoes: Sequence[Echo], begun: float, ended: float) -> dict[str, floa
     return longest
 
 
-def _plain() -> dict[str, str]:
-    """Return an environment in which nothing leads to the repository, or to other clusters."""
+def _plain(release: Release) -> dict[str, str]:
+    """Return an environment in which nothing leads to another release, or to other clusters."""
     ours = ("BROADSHEET_", "CONSUMER_", "BROKER_", "ETCD_", "AUTH_", "PYTHON", "VIRTUAL_ENV")
     found = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return found | {"PYTHONPATH": str(_PROGRAMS)}
+    search_path = [str(_PROGRAMS), *filter(None, [release.search_path])]
+    return found | {"PYTHONPATH": os.pathsep.join(search_path)}

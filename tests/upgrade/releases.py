@@ -31,6 +31,8 @@ class Release:
     python: Path
     broker_module: str
     """`python -m` of the embedded broker."""
+    search_path: str = ""
+    """Where its processes find it; empty: in the interpreter's environment."""
 
     @property
     def shardctl(self) -> Path:
@@ -40,7 +42,7 @@ class Release:
 
 def this_release() -> Release:
     """Return the release that the repository is."""
-    return Release("this", Path(sys.executable), "broadsheet.broker")
+    return Release("this", Path(sys.executable), "broadsheet.broker", str(REPOSITORY))
 
 
 def previous_release() -> Release:

@@ -1,0 +1,1 @@
+"""Systems of others that ours shares data with: `make peers`."""

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUBS := $(VENV)/stubs
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
-EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto
+EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto examples/fraud/fraud.proto
 SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto \
 	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto \
 	consumer/protocol/watch.proto
@@ -23,6 +23,7 @@ HOSTS ?= spark
 SECONDS ?= 120
 SPARK_VERSION ?= 4.2
 PYTEST := $(BIN)/python -m pytest
+NIGHTLY := $(sort $(shell grep -oE '^nightly-[a-z]+' $(MAKEFILE_LIST)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-versions test-flaky test-sim chaos soak fuzz powercut nightly peers lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
@@ -81,8 +82,8 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-disaster nightly-production nightly-versions nightly-pythons nightly-spark nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, killed sinks, the image, a rolling upgrade, disasters, the page of production, other versions, Pythons and Spark, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-sinks nightly-image nightly-upgrade nightly-disaster nightly-production nightly-versions nightly-pythons nightly-spark nightly-chaos
+nightly: $(NIGHTLY) ## run every long tier: the targets whose names begin with nightly-
+.PHONY: $(NIGHTLY)
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
@@ -91,6 +92,7 @@ nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks
+nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 # From a wheel of the previous release, which is built from git's history: a shallow clone does not have it.
 nightly-upgrade: setup ; $(PYTEST) -q tests/upgrade/rolling.py

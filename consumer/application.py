@@ -302,6 +302,17 @@ class Resolution(Protocol):
         """
         ...
 
+    async def read_through(self, offsets: Mapping[str, int]) -> None:
+        """Wait until completed transactions have read through `offsets`, bytes by journal.
+
+        Requires:
+            `shard` is set.
+
+        Raises:
+            ShardStoppedError: the shard stopped before.
+        """
+        ...
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(

@@ -240,6 +240,17 @@ class ShardResolution:
         """
         return await self.reference.call(function, *args)
 
+    async def read_through(self, offsets: Mapping[str, int]) -> None:
+        """Wait until completed transactions have read through `offsets`, bytes by journal.
+
+        Requires:
+            `shard` is set.
+
+        Raises:
+            ShardStoppedError: the shard stopped before.
+        """
+        await self.reference.wait_for_offsets(offsets)
+
     def release(self) -> None:
         """Release the shard. Idempotent; leaving the `async with` block does it."""
         if self._reference is not None:

@@ -143,6 +143,15 @@ class SqlStore:
         self._closed = False
 
     @property
+    def shard_key(self) -> str:
+        """The shard's fully qualified name, with a digest in place of what is longer than 255 characters.
+
+        By it, shards tell their rows apart in a table that they share.
+        """
+        is_short = len(self._fqn) <= _KEY_LENGTH_MAX
+        return self._fqn if is_short else cut_with_digest(self._fqn, _KEY_LENGTH_MAX)
+
+    @property
     def connection(self) -> Connection:
         """The connection of the current transaction, begun at first use; for the worker thread.
 

@@ -9,15 +9,20 @@ from functools import partial
 from textwrap import indent
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from uuid import uuid4
 
 from broadsheet.consumer.application import Application
+from broadsheet.consumer.commands.commands import Commands
+from broadsheet.consumer.errors import ShardStoppedError
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.resolver.resolver import ShardResolution
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.process_directory import ProcessDirectory
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.run import logs_to
 from broadsheet.testing.kit.cluster_thread import ClusterThread
 from broadsheet.testing.kit.errors import ShardFailedError, StuckError
@@ -37,11 +42,13 @@ from broadsheet.testing.kit.topology import (
 )
 from broadsheet.testing.kit.world import World
 from broadsheet.wire.alphabet import validate_journal
-from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.journal_pb2 import Header, JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, value_of
-from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.shard_pb2 import ShardSpec, Status
 
 T = TypeVar("T")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
 STATE_DIRECTORY_VARIABLE: Final = "BROADSHEET_STATE_DIR"
 """Names the cluster's own directory while it lives, as `shardctl dev` does for applications that keep files."""
@@ -197,6 +204,31 @@ class TestCluster:
             ValidationError: several shards might be meant.
         """
         return self._call(partial(self._query, shard, function))
+
+    def command(
+        self,
+        commands: Commands[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        command_id: str = "",
+        shard: str = "",
+    ) -> ResponseT:
+        """Have a shard execute a command as a caller does, who repeats it by its id while its primary goes away.
+
+        Args:
+            commands: The application's; of any of its objects.
+            request: The request.
+            command_id: Empty: a random one.
+            shard: May be left out if there is one.
+
+        Raises:
+            CommandRefusedError: the application refused it.
+            ShardFailedError: the application failed the shard.
+            StuckError: the shard has no ready primary.
+        """
+        return self._call(
+            partial(self._command, commands, request, command_id or uuid4().hex, shard)
+        )
 
     # -- faults
 
@@ -476,6 +508,42 @@ class TestCluster:
         with live.acquire() as reference:
             await reference.wait_ready()
             return await reference.call(function)
+
+    async def _command(
+        self,
+        commands: Commands[RequestT, ResponseT],
+        request: RequestT,
+        command_id: str,
+        shard: str,
+    ) -> ResponseT:
+        while True:
+            live = await self._ready_primary(self._one_shard(shard))
+            try:
+                held = (live, live.acquire())
+                async with (
+                    ShardResolution(Status.OK, Header(), live.spec, held=held) as resolution,
+                    TaskGroup() as group,
+                ):
+                    execution = group.start_soon(
+                        commands.execute(resolution, request, command_id=command_id),
+                        name=f"command {command_id}",
+                    )
+                    if not await self._is_done_at(live, execution):
+                        execution.cancel()
+                if not execution.cancelled():
+                    return execution.result()
+            except ShardStoppedError:
+                pass  # Asked again at its next primary, by the same id.
+
+    async def _is_done_at(self, live: LiveShard, execution: asyncio.Task[Any]) -> bool:
+        """Wait for an execution; False if the shard has another primary first."""
+        looks = _looks(self._world.look_seconds)
+        while not execution.done():
+            await asyncio.wait((execution,), timeout=next(looks))
+            await self._world.settle_deaths()
+            if not execution.done() and self._world.primary_of(live.id) is not live:
+                return False
+        return True
 
     async def _ready_primary(self, shard: str) -> LiveShard:
         loop = asyncio.get_running_loop()

@@ -16,6 +16,7 @@ from broadsheet.consumer.application import (
     Application,
     BatchConsumer,
     BeginFinisher,
+    FollowingApplication,
     MessageProducer,
     SelfWaking,
     ServiceRegistrar,
@@ -94,6 +95,8 @@ class WatchedApplication:
             self.finished_txn = application.finished_txn
         if isinstance(application, SelfWaking):
             self.next_txn_after = application.next_txn_after
+        if isinstance(application, FollowingApplication):
+            self.new_follower = application.new_follower
         if isinstance(application, MessageProducer):
             self.read_messages = application.read_messages
             self.replay_range = application.replay_range

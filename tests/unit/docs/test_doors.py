@@ -18,6 +18,7 @@ import pytest
 import broadsheet.allocator as allocator_door
 import broadsheet.broker as broker_door
 import broadsheet.consumer as consumer_door
+import broadsheet.consumer.commands as commands_door
 import broadsheet.consumer.keyed as keyed_door
 import broadsheet.consumer.relay as relay_door
 import broadsheet.consumer.sources as sources_door
@@ -40,6 +41,7 @@ from tests.support.documents import REPOSITORY
 _LAZY = (
     allocator_door,
     broker_door,
+    commands_door,
     consumer_door,
     embedded_door,
     journals_door,
@@ -254,7 +256,7 @@ def test_names_that_need_an_extra_say_which() -> None:
     assert {"BlobRecordStore", "RecordCheckpointStore"} <= lacking.pop("azure")
     assert {"KafkaSource"} <= lacking.pop("kafka")
     assert {"AggregateStore", "Sum"} <= lacking.pop("aggregate")
-    assert lacking.pop("rocksdb") == {"RocksDbStore"}
+    assert lacking.pop("rocksdb") == {"RocksDbAnswers", "RocksDbStore"}
     assert lacking.pop("keyed") == {"KeyedStore"}
     assert {"ShardCluster", "start_session", "publish_dataframe"} <= lacking.pop("spark")
     assert lacking == {}

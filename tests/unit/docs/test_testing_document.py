@@ -81,7 +81,8 @@ def test_plugin_imports_nothing_for_tests_that_do_not_use_it(tmp_path: Path) -> 
         "    assert 'broadsheet.testing.pytest_plugin' in sys.modules\n"
         "    ours = {name for name in sys.modules if name.startswith('broadsheet.')}\n"
         "    assert ours <= {'broadsheet.testing', 'broadsheet.testing.pytest_plugin', 'broadsheet.runtime',\n"
-        "                    'broadsheet.runtime.door', 'broadsheet.runtime.errors'}, ours\n"
+        "                    'broadsheet.runtime.door', 'broadsheet.runtime.errors',\n"
+        "                    'broadsheet.runtime.libraries'}, ours\n"
     )
 
     done = run_pytest(tmp_path)

@@ -1,0 +1,1 @@
+"""Purchases that are scored, and counted, by the shard of their card: in one transaction each."""

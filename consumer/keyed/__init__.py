@@ -1,4 +1,4 @@
-"""Keyed state: processors with values, lists, maps and timers by key, over shards. Needs the extra `[keyed]`."""
+"""Keyed state: processors with state and timers by key, and streams with operators. Needs the extra `[keyed]`."""
 
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,36 @@ if TYPE_CHECKING:
         StateOptions as StateOptions,
     )
     from broadsheet.consumer.keyed.grouping import KeyRows as KeyRows
+    from broadsheet.consumer.keyed.operators.aggregate import (
+        Aggregate as Aggregate,
+        count as count,
+        distinct as distinct,
+        last as last,
+        max_ as max_,
+        mean as mean,
+        min_ as min_,
+        quantiles as quantiles,
+        sum_ as sum_,
+    )
+    from broadsheet.consumer.keyed.operators.application import (
+        StreamApplication as StreamApplication,
+        StreamOptions as StreamOptions,
+        StreamStore as StreamStore,
+    )
+    from broadsheet.consumer.keyed.operators.builder import (
+        KeyedStream as KeyedStream,
+        Stream as Stream,
+        WindowedStream as WindowedStream,
+        stream as stream,
+        until as until,
+    )
+    from broadsheet.consumer.keyed.operators.expressions import col as col, lit as lit
+    from broadsheet.consumer.keyed.operators.windows import (
+        hopping as hopping,
+        session as session,
+        spanning as spanning,
+        tumbling as tumbling,
+    )
     from broadsheet.consumer.keyed.processor import (
         KeyedProcessor as KeyedProcessor,
         StateHandle as StateHandle,

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from broadsheet.consumer.keyed.row_index import Rows
+from broadsheet.consumer.keyed.state_rows import VARIABLE_BYTES
 
 Changes = dict[bytes, dict[bytes, bytes | None]]
 """Changed rows: by key, then by suffix; None is a deletion."""
@@ -152,8 +153,9 @@ class RowCache:
 
     def release(self, changes: Changes) -> None:
         """Note that the index has what `take_changes` returned; let keys leave for which there is no room."""
-        for key in changes:
+        for key, rows in changes.items():
             self._keys[key].pins -= 1
+            self._forget_removed(key, rows)
         for _ in range(len(self._keys)):
             if self.size <= self._bytes_max:
                 return
@@ -162,6 +164,16 @@ class RowCache:
                 self._keys[key] = cached  # To the end: it was used lately.
             else:
                 self.size -= cached.size
+
+    def _forget_removed(self, key: bytes, rows: dict[bytes, bytes | None]) -> None:
+        """Forget that rows are gone: a key that is always in use would collect the names of all that it ever had."""
+        cached, changed = self._keys[key], self.changes.get(key, {})
+        for suffix, row in rows.items():
+            # What every transaction reads of a key (a variable's only row) stays known as absent.
+            if row is None and len(suffix) > VARIABLE_BYTES and suffix not in changed:
+                del cached.rows[suffix]
+                cached.size -= _ROW_BYTES + len(suffix)
+                self.size -= _ROW_BYTES + len(suffix)
 
     def _set(self, cached: _CachedKey, suffix: bytes, value: bytes | None) -> None:
         rows = cached.rows

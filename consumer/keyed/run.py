@@ -18,10 +18,10 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.event_times import event_ms_of
 from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
@@ -53,7 +53,6 @@ STORM_SECONDS: Final = 0.05
 """Time after which the rest of the timers is left to the next transaction."""
 _STORM_TIMERS_LEAST: Final = 100
 """Timers that are looked up for a transaction after one that had no time for more."""
-_SECONDS_MAX: Final = (1 << 63) // 1000 - 1
 _ROWS_PER_EMIT: Final = 16_384
 TIMER_MS: Final = "timer_ms"
 """Column of the side journal that has the expiry of a timer whose call failed."""
@@ -241,7 +240,7 @@ class KeyedRun:
     def _timely(self, table: pa.Table, journal: str, set_apart: SetApart) -> pa.Table:
         """Return the rows that are to be handled; note the latest event time."""
         settings, times = self._settings, self._times
-        event_ms, is_null = _event_ms(table.column(settings.event_time))
+        event_ms, is_null = event_ms_of(table.column(settings.event_time))
         is_future = ~is_null & (event_ms > times.batch_ms + settings.rules.max_future_ms)
         moving = event_ms[~is_null & ~is_future]
         observe(times, journal, int(moving.max()) if len(moving) else None)
@@ -406,16 +405,3 @@ def _failed(rows: pa.Table, error: Exception) -> pa.Table:
     reasons = pa.array(["failed"] * len(rows), pa.string())
     errors = pa.array([error_text(error)] * len(rows), pa.string())
     return rows.append_column(LATE_REASON, reasons).append_column(ERROR, errors)
-
-
-def _event_ms(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Any]:
-    """Return event times in milliseconds, rounded down, and which are null."""
-    is_null = column.is_null().combine_chunks().to_numpy(zero_copy_only=False)
-    if pa.types.is_timestamp(column.type):
-        per_ms = {"s": 0, "ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
-        numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
-        if per_ms:
-            return numbers // per_ms, is_null
-        # A second beyond what milliseconds can tell stays beyond every bound, and does not wrap.
-        return np.clip(numbers, -_SECONDS_MAX, _SECONDS_MAX) * 1000, is_null
-    return pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), is_null

@@ -157,6 +157,29 @@ class KeyedStore:
             self._prefetched.add(suffix)
         return value
 
+    def fetch(self, names: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return rows of keys, those that are not in memory in one look; shape (len(names),).
+
+        Args:
+            names: (place, suffix) of each, distinct.
+        """
+        for _ in self._cache.touch(dict.fromkeys(place for place, _ in names)):
+            pass
+        rows: list[bytes | None] = []
+        unknown = []
+        for at, (place, suffix) in enumerate(names):
+            known = self._cache.get(place, suffix)
+            if known is UNKNOWN:
+                unknown.append(at)
+                known = None
+            rows.append(known)
+        if unknown:
+            found = self._required().get_many([_name(*names[at]) for at in unknown])
+            for at, row in zip(unknown, found, strict=True):
+                self._cache.learn(*names[at], row)
+                rows[at] = row
+        return rows
+
     def put(self, place: bytes, suffix: bytes, row: bytes | None) -> None:
         """Change a row of a key; None removes it."""
         self._cache.change(place, suffix, row)
@@ -271,6 +294,10 @@ class KeyedStore:
     def filed_until(self, time_ms: int, limit: int) -> tuple[list[tuple[int, bytes]], bool]:
         """Return (time, place and suffix) of what a sweep looks at, and whether there is more."""
         return self._filed.until(time_ms, limit)
+
+    def first_filed_ms(self) -> int | None:
+        """Return the earliest time at which a sweep looks at a row; None if there is none."""
+        return self._filed.first()
 
     # -- the last durable commit, on any thread
 

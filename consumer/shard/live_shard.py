@@ -201,6 +201,11 @@ class LiveShard:
         """Activity that the current attempt's transactions wait for."""
         return self._attempt.activity
 
+    @property
+    def is_due(self) -> bool:
+        """Report whether the current attempt has a transaction due that needs no input."""
+        return self._attempt.is_due
+
     def stack(self) -> str:
         """Return the present stack of the application's thread; empty if nothing runs there."""
         return self._attempt.stack()

@@ -181,6 +181,11 @@ class PrimaryAttempt:
         """Activity that the transactions wait for; before there are any, the attempt works."""
         return self._loop.activity if self._loop is not None else tx.Activity.WORKING
 
+    @property
+    def is_due(self) -> bool:
+        """Report whether a transaction is due that needs no input."""
+        return self._loop is not None and self._loop.is_due
+
     def look(self, heads: Mapping[str, int]) -> ProgressSample:
         """Return a sample of the attempt's progress.
 

@@ -158,6 +158,11 @@ class TransactionLoop:
         """Activity that the loop's transactions wait for."""
         return self._machine.activity
 
+    @property
+    def is_due(self) -> bool:
+        """Report whether a transaction is due that needs no input."""
+        return self._machine.is_due(self._now())
+
     def story(self) -> str:
         """Return the recent events of the transaction machine, as text."""
         return self._machine.story()

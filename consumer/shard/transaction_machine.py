@@ -338,6 +338,10 @@ class TransactionMachine:
             return Activity.WORKING
         return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
 
+    def is_due(self, now: float) -> bool:
+        """Report whether time has come for a transaction that needs no input, and it has not begun."""
+        return self._wake_at is not None and now >= self._wake_at and self._may_wake()
+
     @property
     def delivers_alone(self) -> bool:
         """Report whether a delivery is all that goes on: no transaction is before this one, and no replay beside it."""
@@ -555,7 +559,7 @@ class TransactionMachine:
                 break
             if self._draw(now):
                 return
-        if self._wake_at is not None and now >= self._wake_at and self._may_wake():
+        if self.is_due(now):
             running.is_woken = True
             self._begin()
             return

@@ -484,6 +484,9 @@ class TestCluster:
                 )
         if live.activity is not Activity.READING:
             return f"has a transaction under way, and is {live.activity.value}{_where(live)}"
+        if live.is_due:
+            # What follows from the input by time alone, such as a window that its rows closed, belongs to the round.
+            return f"has a transaction due that needs no input{_where(live)}"
         return ""
 
     async def _whole_state(self, shard: str) -> Any:

@@ -467,9 +467,9 @@ class SketchColumn:
         if not len(array):
             return
         parts = (
-            _distinct_parts(codes, array)
+            distinct_parts(codes, array)
             if isinstance(self._aggregate, Distinct)
-            else _sorted_parts(codes, _numpy(array), counts)
+            else sorted_parts(codes, _numpy(array), counts)
         )
         for code, part in parts:
             sketch = self._live(int(run.slots[code]))
@@ -549,11 +549,12 @@ class SketchColumn:
             return 0 if sketch is None else round(sketch.get_estimate())
         if sketch is None or sketch.is_empty():
             return None
-        quantiles = [_quantile(sketch, fraction) for fraction in self._aggregate.fractions]
+        quantiles = [quantile_of(sketch, fraction) for fraction in self._aggregate.fractions]
         return quantiles[0] if len(quantiles) == 1 else quantiles
 
 
-def _quantile(sketch: Any, fraction: float) -> float:
+def quantile_of(sketch: Any, fraction: float) -> float:
+    """Return a quantile that a sketch of values tells."""
     # A sketch samples values, but knows the extremes.
     if fraction == 0:
         return float(sketch.get_min_value())
@@ -562,7 +563,7 @@ def _quantile(sketch: Any, fraction: float) -> float:
     return float(sketch.get_quantile(fraction, inclusive=True))
 
 
-def _distinct_parts(codes: Slots, array: pa.Array) -> Iterator[tuple[int, list[Any]]]:
+def distinct_parts(codes: Slots, array: pa.Array) -> Iterator[tuple[int, list[Any]]]:
     """Yield the distinct values of each code that has some: a value that comes again changes no sketch."""
     encoded = as_plain(array).dictionary_encode()
     values = encoded.dictionary.to_pylist()
@@ -577,7 +578,7 @@ def _distinct_parts(codes: Slots, array: pa.Array) -> Iterator[tuple[int, list[A
         yield int(pair_codes[begin]), [values[each] for each in chosen[begin:end]]
 
 
-def _sorted_parts(
+def sorted_parts(
     codes: Slots, values: NDArray[Any], counts: Slots
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the values of each code that has some, in the order of rows."""

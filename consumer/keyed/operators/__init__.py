@@ -1,0 +1,1 @@
+"""Declared operators over streams: windows, aggregates, top lists, joins."""

@@ -88,7 +88,7 @@ nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 # Operators of streams against SQL, and a death at each step.
-nightly-streams: ; STREAM_EXAMPLES=2000 $(PYTEST) -q tests/property/consumer/test_streams_and_sql.py
+nightly-streams: ; STREAM_EXAMPLES=2000 $(PYTEST) -q --timeout 0 tests/property/consumer/test_streams_and_sql.py
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 # SINK_KILLS says how many lives each sink has.

@@ -170,7 +170,8 @@ class RowCache:
         cached, changed = self._keys[key], self.changes.get(key, {})
         for suffix, row in rows.items():
             # What every transaction reads of a key (a variable's only row) stays known as absent.
-            if row is None and len(suffix) > VARIABLE_BYTES and suffix not in changed:
+            is_clean = suffix not in changed and cached.rows.get(suffix, UNKNOWN) is None
+            if row is None and len(suffix) > VARIABLE_BYTES and is_clean:
                 del cached.rows[suffix]
                 cached.size -= _ROW_BYTES + len(suffix)
                 self.size -= _ROW_BYTES + len(suffix)

@@ -25,12 +25,13 @@ pytestmark = [pytest.mark.etcd, pytest.mark.timeout(900)]
 
 PAGE: Final = REPOSITORY / "docs" / "deploy" / "disaster.md"
 RELEASE: Final = this_release()
+LOST_TAIL: Final = "If shards had read what is lost"
 _FRAGMENT: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{40}")
 
 
 def section(title: str) -> list[str]:
     """Return the commands of a part of the page."""
-    parts = re.split(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^##+ (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     text = dict(zip(parts[1::2], parts[2::2], strict=True))[title]
     return [block.script for block in parse_blocks(text)]
 
@@ -103,11 +104,9 @@ async def publish_fragments(fleet: Fleet) -> None:
 
 def test_page_has_the_commands_of_each_runbook() -> None:
     """A block that loses its mark is a command that no test runs."""
-    assert len(blocks_of(PAGE)) == 3
-    assert [
-        len(section(each))
-        for each in ("Etcd is lost", "A broker's disk is lost", "A region is lost")
-    ] == [1, 1, 1]
+    titles = ("Etcd is lost", "A broker's disk is lost", LOST_TAIL, "A region is lost")
+    assert [len(section(each)) for each in titles] == [1, 2, 1, 1]
+    assert len(blocks_of(PAGE)) == 5
 
 
 async def test_etcd_is_lost_and_shards_go_on_from_their_journals(tmp_path: Path) -> None:
@@ -136,6 +135,23 @@ async def test_disk_of_the_broker_is_lost_and_its_store_has_everything(tmp_path:
         await fleet.check_exactly_once()
 
 
+async def test_disk_of_the_broker_is_lost_with_what_was_not_published(tmp_path: Path) -> None:
+    """Shards go back to the last commit of the store: what was published until then, and after, is counted once."""
+    store = tmp_path / "store"
+    store.mkdir()
+    async with loaded(tmp_path, file_root=store) as fleet:
+        await publish_fragments(fleet)
+        kept = list(fleet.reports)
+        await load(fleet)
+        fleet.kill("broker")
+        shutil.rmtree(tmp_path / "broker")
+        fleet.reports = kept
+        await fleet.start_broker(RELEASE)
+        await shell(fleet, *section("A broker's disk is lost")[:1], *section(LOST_TAIL))
+        await load(fleet)
+        await fleet.check_exactly_once()
+
+
 async def test_region_is_lost_and_another_goes_on_from_the_copy(tmp_path: Path) -> None:
     """Fragments and backup are copied after a drain; etcd, broker and members of the other region begin empty."""
     first, second, store = tmp_path / "first", tmp_path / "second", tmp_path / "store"
@@ -147,7 +163,7 @@ async def test_region_is_lost_and_another_goes_on_from_the_copy(tmp_path: Path) 
         reports = fleet.reports
         shutil.copytree(store, second / "store")
         shutil.copy(first / "cluster.jsonl", second)
-    with Fleet(second, file_root=second / "store", reports=reports) as fleet:
+    with Fleet(second, file_root=second / "store", reports=reports, clients=len(reports)) as fleet:
         await fleet.start_broker(RELEASE)
         await start_members(fleet)
         await shell(fleet, *section("A region is lost"))

@@ -72,6 +72,8 @@ class Fleet:
     file_root: Path | None = None
     """Where the broker publishes fragments, each minute; None: nowhere."""
     reports: list[ClientReport] = field(default_factory=list)
+    clients: int = 0
+    """Clients that were started; each names its messages by its number."""
     broker: str = ""
     """Address."""
     _ports: dict[str, int] = field(default_factory=dict)
@@ -141,7 +143,8 @@ class Fleet:
 
     async def start_client(self, release: Release) -> None:
         """Start the load, and wait until there is some."""
-        name = f"client-{len(self.reports)}"
+        name = f"client-{self.clients}"
+        self.clients += 1
         program = str(_PROGRAMS / "rolled_client.py")
         command = [str(release.python), program, name, self.broker, self.members]
         self._start("client", release, [*command, json.dumps(SHARDS)])

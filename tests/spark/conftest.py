@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,15 @@ def spark(standalone: StandaloneCluster) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")  # lost workers are the tests' business
     yield session
     session.stop()
+
+
+@pytest.fixture
+def sent_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of the test's own for files that it sends to executors with the session's `addPyFile`.
+
+    The driver serves them to each later executor from where they are, and `tmp_path` goes with the test.
+    """
+    return tmp_path_factory.mktemp("sent")
 
 
 @pytest.fixture(scope="session")

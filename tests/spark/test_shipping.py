@@ -202,11 +202,11 @@ async def _all_of(services: Services) -> bytes:
 
 
 def test_application_in_a_zip_is_imported_where_it_runs(
-    spark: SparkSession, services: Services, tmp_path: Path
+    spark: SparkSession, services: Services, tmp_path: Path, sent_path: Path
 ) -> None:
     """`--py-files`, or `addPyFile` once the session runs: executors import what the zip has, by the factory's name."""
     module = f"shipped_{uuid4().hex[:8]}"
-    archive = tmp_path / f"{module}.zip"
+    archive = sent_path / f"{module}.zip"
     with zipfile.ZipFile(archive, "w") as writing:
         writing.writestr(f"{module}.py", CELL)
     spark.sparkContext.addPyFile(str(archive))

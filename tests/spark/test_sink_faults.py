@@ -107,10 +107,10 @@ def topic(spark: SparkSession, services: Services) -> SinkTopic:
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> Path:
+def faults(tmp_path: Path, sent_path: Path) -> Path:
     """A module of mappings that fail, named for this test alone; ship it."""
     (tmp_path / "markers").mkdir()
-    module = tmp_path / f"sink_faults_{uuid4().hex}.py"
+    module = sent_path / f"sink_faults_{uuid4().hex}.py"
     module.write_text(FAULTS.replace("MARKERS", str(tmp_path / "markers")))
     return module
 

@@ -21,14 +21,18 @@ NAME = "from_template"
 
 
 def test_driver_of_the_template_counts_a_data_frame(
-    spark: SparkSession, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    services: Services,
+    tmp_path: Path,
+    sent_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its YAML is applied, 1,000 rows become messages, and the counts come back as rows: each row counts once."""
     for path, text in files_of("spark", NAME).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     # pytest is the program here, and the project is not beside it.
-    code = shutil.make_archive(str(tmp_path / "code"), "zip", tmp_path, NAME)
+    code = shutil.make_archive(str(sent_path / "code"), "zip", tmp_path, NAME)
     spark.sparkContext.addPyFile(code)
     monkeypatch.syspath_prepend(str(tmp_path))
 

@@ -106,8 +106,8 @@ nightly-pythons: ; $(BIN)/python -m tests.wheels $(foreach version,$(PYTHONS),--
 # An earlier Spark than the pinned one, before it on the path.
 nightly-spark: OTHER_SPARK = .cache/pyspark-$(SPARK_VERSION)
 nightly-spark: setup
-	$(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*"
-	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q tests/spark tests/unit/spark_bridge tests/property/spark_bridge
+	test -e $(OTHER_SPARK)/.ready || { $(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*" && touch $(OTHER_SPARK)/.ready; }
+	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup tests/spark tests/unit/spark_bridge tests/property/spark_bridge
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 peers: setup ## have ours meet other systems (Gazette, Azure, Kafka, KCL), and print a table of what was tried

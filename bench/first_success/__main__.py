@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -69,9 +70,9 @@ def measure(extra: str, wheel: Path, directory: Path) -> None:
     wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
     _run([*_uv(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv")])
     install = [*_uv(), "pip", "install", "--quiet", "--python", str(python)]
-    seconds = timed(lambda: _run([*install, wanted]))
     # With what the machine's cache of downloads has: the second run of a day tells what unpacking takes.
-    emit(BENCH, "install_s", seconds, "s", extra=extra)
+    with measured("install", extra=extra):
+        _run([*install, wanted])
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(_run([str(python), "-c", purelib]).strip())
     # Before any import, so that no compiled file is counted: an installer may or may not write those.
@@ -92,23 +93,29 @@ def measure_project(programs: Path, directory: Path) -> None:
     """Print `first_message_s`, from `shardctl init` to a counted message, and `first_test_s`, of the project's test."""
     shardctl, project = str(programs / "shardctl"), directory / "hello"
 
-    def first_message() -> None:
+    # The CPU has that of the cluster's end, the seconds have not.
+    with measured("first_message") as is_over:
         _run([shardctl, "init", "hello"], cwd=directory)
         with running_dev(shardctl, project) as environment:
             message = '{"key": "a"}\n'
             publish = [shardctl, "journals", "publish", "hello/events/", "--key", "key"]
             _run(publish, cwd=project, environment=environment, stdin=message)
-            read = [shardctl, "journals", "read", "hello/counts", "--messages"]
-            while COUNTED not in _run(read, cwd=project, environment=environment):
-                time.sleep(POLL_SECONDS)
-            ended.append(time.monotonic())
+            await_counted(shardctl, project, environment)
+            is_over()
+    with measured("first_test"):
+        _run([str(programs / "python"), "-m", "pytest", "-q"], cwd=project)
 
-    ended: list[float] = []
-    began = time.monotonic()
-    first_message()
-    emit(BENCH, "first_message_s", ended[0] - began, "s")
-    test = [str(programs / "python"), "-m", "pytest", "-q"]
-    emit(BENCH, "first_test_s", timed(lambda: _run(test, cwd=project)), "s")
+
+def await_counted(shardctl: str, project: Path, environment: dict[str, str]) -> None:
+    """Follow the project's output until it has the count of the first message."""
+    follow = [shardctl, "journals", "read", "hello/counts", "--messages", "--block"]
+    with subprocess.Popen(  # noqa: S603 our own command
+        follow, cwd=project, env=environment, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None, "it is a pipe"
+        line = reader.stdout.readline()
+        reader.kill()
+    assert COUNTED in line, line
 
 
 @contextmanager
@@ -134,11 +141,28 @@ def running_dev(shardctl: str, project: Path) -> Iterator[dict[str, str]]:
         process.wait(timeout=START_TIMEOUT_SECONDS)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that some work takes."""
-    began = time.monotonic()
-    work()
-    return time.monotonic() - began
+@contextmanager
+def measured(name: str, **labels: str) -> Iterator[Callable[[], None]]:
+    """Print the seconds of a block, and the CPU of the processes that it ran, which others on the machine change less.
+
+    Yields:
+        Ends the seconds before the block ends.
+    """
+
+    def stop() -> None:
+        ended.append(time.monotonic())
+
+    ended: list[float] = []
+    used, began = _cpu_of_children(), time.monotonic()
+    yield stop
+    stop()
+    emit(BENCH, f"{name}_s", ended[0] - began, "s", **labels)
+    emit(BENCH, f"{name}_cpu_s", _cpu_of_children() - used, "s of CPU", **labels)
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def size_mib(directory: Path) -> float:

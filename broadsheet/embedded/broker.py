@@ -121,6 +121,8 @@ class EmbeddedBrokerProcess:
         self._temporary: ProcessDirectory | None = None
         self._data_dir = data_dir
         self._child: ChildProcess | None = None
+        self._log_begin = 0
+        """Bytes of the log that former lives wrote."""
         self._address = ""
         self.admin_address = ""
         """URL of its admin port, if it has one."""
@@ -150,11 +152,20 @@ class EmbeddedBrokerProcess:
         Raises:
             EmbeddedServerError: it ended, or does not serve in time; the text has the end of its log.
         """
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the process; `wait_until_ready` says when it serves.
+
+        Raises:
+            EmbeddedServerError: it runs already.
+        """
         if self.is_running:
             raise EmbeddedServerError("broker", "it is already running")
         directory = self._directory()
         log_file = directory.with_name(f"{directory.name}.log")
-        log_begin = log_file.stat().st_size if log_file.exists() else 0
+        self._log_begin = log_file.stat().st_size if log_file.exists() else 0
         command = [sys.executable, "-P", "-m", "broadsheet.broker"]
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability, *tls_arguments(self._tls)]
@@ -171,7 +182,17 @@ class EmbeddedBrokerProcess:
                 if name not in TLS_VARIABLES and not name.startswith("BROKER_")
             },
         )
-        self._address = self._wait_until_ready(self._child, log_file, log_begin)
+
+    def wait_until_ready(self) -> None:
+        """Block until the launched broker serves.
+
+        Raises:
+            EmbeddedServerError: it ended, or does not serve in time; the text has the end of its log.
+        """
+        assert self._child is not None, "it is launched"
+        directory = self._directory()
+        log_file = directory.with_name(f"{directory.name}.log")
+        self._address = self._address_of(self._child, log_file, self._log_begin)
         self._port = int(self._address.rpartition(":")[2])
 
     def stop(self) -> None:
@@ -217,7 +238,7 @@ class EmbeddedBrokerProcess:
         self._data_dir.parent.mkdir(parents=True, exist_ok=True)
         return self._data_dir.absolute()
 
-    def _wait_until_ready(self, child: ChildProcess, log_file: Path, log_begin: int) -> str:
+    def _address_of(self, child: ChildProcess, log_file: Path, log_begin: int) -> str:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             log = log_file.read_bytes()[log_begin:] if log_file.exists() else b""

@@ -74,18 +74,20 @@ class DevCluster:
         self._app = app
         self._directory = directory
         self._stack = stack
-        self._etcd = stack.enter_context(EmbeddedEtcdProcess(directory / "etcd", listen="tcp"))
-        self._broker = stack.enter_context(
-            EmbeddedBrokerProcess(
-                directory / "broker",
-                port=broker_port,
-                arguments=[
-                    *("--admin-port", "0"),
-                    *(() if file_root is None else ("--file-root", str(file_root))),
-                    *self._key_arguments("--auth-keys-file"),
-                ],
-            )
+        self._broker = EmbeddedBrokerProcess(
+            directory / "broker",
+            port=broker_port,
+            arguments=[
+                *("--admin-port", "0"),
+                *(() if file_root is None else ("--file-root", str(file_root))),
+                *self._key_arguments("--auth-keys-file"),
+            ],
         )
+        stack.callback(self._broker.stop)
+        # Etcd elects itself while the broker imports: neither waits for the other.
+        self._broker.launch()
+        self._etcd = stack.enter_context(EmbeddedEtcdProcess(directory / "etcd", listen="tcp"))
+        self._broker.wait_until_ready()
         self._members: list[EmbeddedMemberProcess] = []
         self._ports: list[int] = []
         self._admin_ports: list[int] = []

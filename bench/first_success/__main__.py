@@ -69,13 +69,13 @@ def measure(extra: str, wheel: Path, directory: Path) -> None:
     python = directory / "venv" / "bin" / "python"
     wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
     _run([*_uv(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv")])
-    install = [*_uv(), "pip", "install", "--quiet", "--python", str(python)]
+    # As pip does, with which users install: else each process of a cluster compiles everything at its first start.
+    install = [*_uv(), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
     # With what the machine's cache of downloads has: the second run of a day tells what unpacking takes.
     with measured("install", extra=extra):
         _run([*install, wanted])
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(_run([str(python), "-c", purelib]).strip())
-    # Before any import, so that no compiled file is counted: an installer may or may not write those.
     emit(BENCH, "install_mb", size_mib(packages), "MiB", extra=extra)
     emit(BENCH, "packages", len(list(packages.glob("*.dist-info"))), "packages", extra=extra)
     for module in MODULES:
@@ -166,8 +166,12 @@ def _cpu_of_children() -> float:
 
 
 def size_mib(directory: Path) -> float:
-    """Return the size of all files below a directory in MiB, each as its content, not as blocks of a disk."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) / 2**20
+    """Return the size of all files below a directory in MiB, each as its content, not as blocks of a disk.
+
+    Without compiled files, which installers may or may not write.
+    """
+    files = (path for path in directory.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return sum(path.stat().st_size for path in files) / 2**20
 
 
 def _uv() -> list[str]:

@@ -239,7 +239,7 @@ class KeyedApplication:
         self._output_type = (
             None if output is None else _named(StateRowType, "output.schema", output.schema)
         )
-        self._settings = KeyedSettings(
+        self.settings = KeyedSettings(
             input_schema=input_schema,
             key=_named(KeyCodec, "key", _named(StateRowType, "key", key).schema),
             mode=mode,
@@ -249,13 +249,40 @@ class KeyedApplication:
             has_side_journal=side is not None,
             sets_failed_apart=on_error == "side_journal",
         )
+        """What transactions have in common."""
 
     def new_run(self, shard: Shard, store: KeyedStore) -> KeyedRun:
         """Return the transactions of a new processor over a restored store."""
         journals = [source.journal for source in shard.spec.sources]
         return KeyedRun(
-            self._processor(), self._settings, store, journals=journals, clock=self._clock
+            self._processor(),
+            self.settings,
+            store,
+            journals=journals,
+            clock=self._clock,
+            initial=self.initial_rows(shard),
         )
+
+    def initial_rows(self, shard: Shard) -> pa.Table | None:
+        """Return the rows that a shard's state begins with, with the key's columns among theirs; None: there are none.
+
+        An application that has some overrides this; `KeyedProcessor.handle_initial` gets them.
+        """
+        del shard
+        return None
+
+    def output_table(self, rows: Sequence[Any]) -> pa.Table:
+        """Return as columns what handlers returned, at least one row.
+
+        Raises:
+            ValidationError: the application has no output, or a row does not fit its schema.
+        """
+        if self._output_type is None:
+            raise ValidationError(
+                "output",
+                f"expected none, because the application has no output; got {rows[0]!r:.80}",
+            )
+        return output_table(rows, self._output_type)
 
     def now_ms(self) -> int:
         """Return the clock, epoch milliseconds."""
@@ -293,7 +320,7 @@ class KeyedApplication:
         run = store.run
         if run.rows and not self._has_room(run, batch):
             return 0
-        table = rows_of(batch, self._settings.input_schema)
+        table = rows_of(batch, self.settings.input_schema)
         run.add(table, batch.journal, partial(self._set_apart, publisher))
         return None
 
@@ -323,13 +350,9 @@ class KeyedApplication:
         return run.rows + len(batch) <= TXN_ROWS_MAX and run.input_bytes < bytes_max
 
     def _emit(self, publisher: Publisher, rows: Sequence[Any]) -> None:
-        if self._output is None or self._output_type is None:
-            raise ValidationError(
-                "output",
-                f"expected none, because the application has no output; got {rows[0]!r:.80}",
-            )
-        table = output_table(rows, self._output_type)
-        publisher.publish_batch(self._output.journals, table, self._output.message_type)
+        table = self.output_table(rows)
+        if self._output is not None and len(table):
+            publisher.publish_batch(self._output.journals, table, self._output.message_type)
 
     def _set_apart(self, publisher: Publisher, rows: pa.Table) -> None:
         if self._side is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -19,6 +19,8 @@ from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.uuid import Flags
 
 Codes = NDArray[np.int64]
+MakeRows = Callable[[pa.Table], Any]
+"""Makes of columns what handlers get: something of as many rows, of which a slice has the rows of one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class RowMaker:
         fields = {"__slots__": (), "_fields": tuple(names), "__repr__": _row_text}
         self._class = type("Row", (tuple,), {**properties, **fields})
 
-    def rows(self, table: pa.Table) -> list[Any]:
+    def __call__(self, table: pa.Table) -> list[Any]:
         """Return the rows of a table."""
         columns = [column.to_pylist() for column in table.columns]
         return list(map(partial(tuple.__new__, self._class), zip(*columns, strict=True)))
@@ -145,14 +147,15 @@ def _row_text(row: Any) -> str:
 class _Block:
     """The rows of all keys of a transaction, which become Python values together, if any key asks for them."""
 
-    def __init__(self, table: pa.Table, maker: RowMaker) -> None:
+    def __init__(self, table: pa.Table, make_rows: MakeRows) -> None:
         self.table = table
-        self._maker = maker
-        self._rows: list[Any] | None = None
+        self._make_rows = make_rows
+        # `Any`: a list of rows, unless the application has another form of them.
+        self._rows: Any = None
 
-    def rows(self, begin: int, end: int) -> list[Any]:
+    def rows(self, begin: int, end: int) -> Any:
         if self._rows is None:
-            self._rows = self._maker.rows(self.table)
+            self._rows = self._make_rows(self.table)
         return self._rows[begin:end]
 
 
@@ -174,16 +177,21 @@ class KeyRows:
     def __len__(self) -> int:
         return self._end - self._begin
 
+    @property
+    def made(self) -> Any:
+        """The rows in the form in which the application has them made: a list of tuples, if it says nothing."""
+        return self._block.rows(self._begin, self._end)
+
     def to_arrow(self) -> pa.Table:
         """Return the rows as columns, without a copy."""
         return self._block.table.slice(self._begin, len(self))
 
 
 def rows_by_key(
-    rows: GroupedRows, maker: RowMaker
+    rows: GroupedRows, make_rows: MakeRows
 ) -> Iterator[tuple[bytes, tuple[Any, ...], KeyRows]]:
     """Yield each key, as bytes and as values, with its rows."""
-    block = _Block(rows.table, maker)
+    block = _Block(rows.table, make_rows)
     begin = 0
     for key, value, end in zip(rows.keys, rows.values, rows.ends, strict=True):
         yield key, value, KeyRows(block, begin, end)

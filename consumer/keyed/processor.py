@@ -59,6 +59,21 @@ class KeyedProcessor(ABC):
             time: Of the transaction.
         """
 
+    def handle_initial(
+        self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime
+    ) -> Iterable[Any] | None:
+        """Handle the rows of a key that state begins with, before its first input; return or yield rows of output.
+
+        Called in the shard's first transaction, if the application has initial rows, also for keys without input.
+
+        Args:
+            key: Its fields.
+            rows: At least one.
+            time: Of the transaction.
+        """
+        del key, rows, time
+        return ()
+
     def handle_timer(
         self, key: tuple[Any, ...], expiry_ms: int, time: TxnTime
     ) -> Iterable[Any] | None:
@@ -73,6 +88,9 @@ class KeyedProcessor(ABC):
         """
         del key, expiry_ms, time
         return ()
+
+    def end_transaction(self) -> None:  # noqa: B027 - optional
+        """Forget what is of the transaction alone. Called at the end of each one, also when a handler raised."""
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release what `init` opened. Called once, when this process gives the shard up."""
@@ -143,7 +161,8 @@ class StateHandle:
         self._store = store
         self._taken = taken
         self._registry = registry
-        self._current = current
+        self.current = current
+        """The key that is handled."""
         self._is_open = True
         self._removed: set[str] = set()
         self.variables: dict[str, Variable] = {}
@@ -192,6 +211,14 @@ class StateHandle:
         self._registry.remove(name)
         self._removed.add(name)
 
+    def forget(self, name: str) -> None:
+        """Remove a variable as `remove` does, also one that is declared before or after: it begins empty then.
+
+        For hosts of processors whose own interface allows that.
+        """
+        self._registry.remove(name)
+        self.variables.pop(name, None)
+
     def close(self) -> None:
         """Take no more declarations."""
         self._is_open = False
@@ -217,6 +244,6 @@ class StateHandle:
             raise ValidationError(f"{name}.ttl_ms", f"expected a positive time, got {ttl_ms}")
         kind = getattr(make, "__name__", "")
         type_ = self._registry.register(name, kind, declared, ttl_ms, key)
-        variable = make(type_, self._store, self._current)
+        variable = make(type_, self._store, self.current)
         self.variables[name] = variable
         return variable

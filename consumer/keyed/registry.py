@@ -63,6 +63,8 @@ class Registry:
             {} if content is None else msgspec.msgpack.decode(content, type=dict[str, _Stored])
         )
         self.has_changed = False
+        self._new: set[str] = set()
+        """Variables of which no row can be stored."""
 
     def encode(self) -> bytes:
         """Return the content to store."""
@@ -111,9 +113,13 @@ class Registry:
         stored = self._variables.pop(name, None)
         if stored is None:
             return False
+        self.has_changed = True
+        if name in self._new:
+            # Nothing is stored of a variable that is declared and removed in one start.
+            self._new.remove(name)
+            return True
         # From the beginning: earlier rows may be this one's.
         self.removal = Removal([*self.removal.numbers, stored.number])
-        self.has_changed = True
         return True
 
     def _stored(self, name: str, kind: str, key_type: StateRowType | None) -> _Stored:
@@ -125,6 +131,7 @@ class Registry:
             if number > _NUMBERS_MAX:
                 raise ValidationError("", f"expected at most {_NUMBERS_MAX} variables")
             stored = self._variables[name] = _Stored(number, kind, [], keys)
+            self._new.add(name)
             self.has_changed = True
         if stored.kind != kind:
             raise ValidationError("", f"expected a {stored.kind}, as it is stored, got a {kind}")

@@ -22,7 +22,14 @@ import structlog
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.event_times import event_ms_of
-from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
+from broadsheet.consumer.keyed.grouping import (
+    GroupedRows,
+    KeyRows,
+    MakeRows,
+    RowMaker,
+    grouped,
+    rows_by_key,
+)
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
 from broadsheet.consumer.keyed.registry import REGISTRY, REMOVAL, Registry, Removal
@@ -83,6 +90,8 @@ class KeyedSettings:
     has_side_journal: bool = False
     sets_failed_apart: bool = False
     """The rows of a call that raises go to the side journal, and its changes are undone; else the shard fails."""
+    make_rows: MakeRows | None = None
+    """The form in which handlers get rows; None: tuples with attributes."""
     storm_timers: int = STORM_TIMERS
     storm_seconds: float = STORM_SECONDS
 
@@ -98,6 +107,7 @@ class KeyedRun:
         *,
         journals: Sequence[str],
         clock: Clock,
+        initial: pa.Table | None = None,
     ) -> None:
         """Declare the processor's state.
 
@@ -107,6 +117,7 @@ class KeyedRun:
             store: Restored.
             journals: The shard's sources.
             clock: For the batch time.
+            initial: Rows, among whose columns are the key's, that state begins with.
 
         Raises:
             ValidationError: a variable cannot be declared so.
@@ -116,12 +127,13 @@ class KeyedRun:
         self._store = store
         self._journals = journals
         self._clock = clock
-        self._maker = RowMaker(settings.input_schema.names)
+        self._make_rows = settings.make_rows or RowMaker(settings.input_schema.names)
         self._current = Current()
         stored = store.meta(TIMES)
         self._times = (
             TimeState() if stored is None else msgspec.msgpack.decode(stored, type=TimeState)
         )
+        self._initial = initial if stored is None else None
         self._tables: list[pa.Table] = []
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
@@ -192,6 +204,7 @@ class KeyedRun:
             attributes = vars(self._processor)
             attributes.clear()
             attributes.update(self._attributes)
+            self._processor.end_transaction()
         output.flush()
         budget = SWEPT_BUSY if had_rows else SWEPT_IDLE
         self._sweep(budget)
@@ -201,6 +214,8 @@ class KeyedRun:
     def next_txn_after(self) -> float | None:
         """Return after how many seconds a transaction is due though no row comes; None: only with rows."""
         settings = self._settings
+        if self._initial is not None:
+            return 0.0
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
         backlog = Backlog(next_due, self._has_expired or bool(self._removal.numbers))
         after = next_txn_after_ms(
@@ -272,20 +287,30 @@ class KeyedRun:
 
     def _handle_rows(self, output: _Output, set_apart: SetApart) -> None:
         tables, self._tables = self._tables, []
-        if not any(map(len, tables)):
+        initial, self._initial = self._initial, None
+        rows = self._grouped(tables)
+        if initial is not None:
+            self._handle_initial(grouped(initial, self._settings.key), rows, output, set_apart)
             return
-        rows = grouped(pa.concat_tables(tables), self._settings.key)
+        if rows is None:
+            return
         places = [place_of(key) for key in rows.keys]
         self._store.prefetch(places)
         time, current = self._time(), self._current
-        for place, (key, value, of_key) in zip(places, rows_by_key(rows, self._maker), strict=True):
+        by_key = rows_by_key(rows, self._make_rows)
+        for place, (key, value, of_key) in zip(places, by_key, strict=True):
             current.key, current.place = key, place
             if not self._settings.sets_failed_apart:
                 output.take(self._processor.handle_rows(value, of_key, time))
                 continue
-            call = partial(self._processor.handle_rows, value, of_key, time)
-            if (error := self._guarded(output, place, call)) is not None:
-                set_apart(_failed(of_key.to_arrow(), error))
+            self._handle_guarded(output, value, of_key, set_apart)
+
+    def _handle_guarded(
+        self, output: _Output, key: tuple[Any, ...], rows: KeyRows, set_apart: SetApart
+    ) -> None:
+        call = partial(self._processor.handle_rows, key, rows, self._time())
+        if (error := self._guarded(output, self._current.place, call)) is not None:
+            set_apart(_failed(rows.to_arrow(), error))
 
     def _guarded(
         self, output: _Output, place: bytes, call: Callable[[], Iterable[Any] | None]
@@ -315,6 +340,36 @@ class KeyedRun:
         columns = [pa.array([values.get(field.name)], field.type) for field in schema]
         row = pa.table(columns, names=schema.names)
         return _failed(row.append_column(TIMER_MS, pa.array([expiry_ms])), error)
+
+    def _grouped(self, tables: Sequence[pa.Table]) -> GroupedRows | None:
+        if not any(map(len, tables)):
+            return None
+        return grouped(pa.concat_tables(tables), self._settings.key)
+
+    def _handle_initial(
+        self,
+        initial: GroupedRows,
+        rows: GroupedRows | None,
+        output: _Output,
+        set_apart: SetApart,
+    ) -> None:
+        """Handle the rows that state begins with; of each key before its input."""
+        processor, time, current = self._processor, self._time(), self._current
+        # Initial rows have columns of their own.
+        make_rows = self._settings.make_rows or RowMaker(initial.table.schema.names)
+        seeds = {key: (value, seed) for key, value, seed in rows_by_key(initial, make_rows)}
+        inputs: dict[bytes, tuple[tuple[Any, ...], KeyRows]] = {}
+        if rows is not None:
+            by_key = rows_by_key(rows, self._make_rows)
+            inputs = {key: (value, of_key) for key, value, of_key in by_key}
+        for key in sorted(seeds.keys() | inputs.keys()):
+            current.key, current.place = key, place_of(key)
+            if key in seeds:
+                output.take(processor.handle_initial(*seeds[key], time))
+            if key in inputs and self._settings.sets_failed_apart:
+                self._handle_guarded(output, *inputs[key], set_apart)
+            elif key in inputs:
+                output.take(processor.handle_rows(*inputs[key], time))
 
     def _fire_timers(self, output: _Output, set_apart: SetApart) -> None:
         bound = due_bound(self._times, self._settings.mode)

@@ -60,6 +60,7 @@ class Lives:
         settings: KeyedSettings,
         *,
         index: IndexKind = "memory",
+        clock: SteppedClock | None = None,
         **store: Any,
     ) -> None:
         def new_store(shard: Shard) -> KeyedStore:
@@ -68,7 +69,7 @@ class Lives:
         def nothing(*_: Any) -> dict[str, int]:
             return {}
 
-        self.clock = SteppedClock()
+        self.clock = clock or SteppedClock()
         self.subject = RecordedSubject(
             directory, new_store=new_store, put=lambda *_: None, committed=nothing
         )
@@ -114,7 +115,11 @@ class Lives:
     def restore(self) -> None:
         """Give the running transaction up."""
         self._commits = offset_of(self._store.restore_checkpoint(self.shard))
-        self.run = KeyedRun(
+        self.run = self.new_run()
+
+    def new_run(self) -> KeyedRun:
+        """Return the transactions of a life that begins."""
+        return KeyedRun(
             self._processor(), self._settings, self._store, journals=(SOURCE,), clock=self.clock
         )
 

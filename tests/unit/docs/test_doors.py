@@ -29,6 +29,7 @@ import broadsheet.leases as leases_door
 import broadsheet.runtime as runtime_door
 import broadsheet.security as security_door
 import broadsheet.spark_bridge as spark_door
+import broadsheet.spark_bridge.keyed as spark_keyed_door
 import broadsheet.testing as test_kit
 import broadsheet.testing.allocator as allocator_simulation
 import broadsheet.testing.leases as lease_suites
@@ -53,6 +54,7 @@ _LAZY = (
     sources_door,
     stores_door,
     spark_door,
+    spark_keyed_door,
     lease_suites,
     store_suites,
     test_kit,

@@ -1,0 +1,15 @@
+"""Spark's `StatefulProcessor` on shards, as it is, without a JVM. Needs the extras `[spark]` and `[keyed]`."""
+
+from typing import TYPE_CHECKING
+
+from broadsheet.runtime.door import public_names
+
+if TYPE_CHECKING:
+    from broadsheet.spark_bridge.keyed.application import (
+        HostingOptions as HostingOptions,
+        StatefulProcessorApplication as StatefulProcessorApplication,
+    )
+    from broadsheet.spark_bridge.keyed.initial_state import InitialState as InitialState
+
+if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
+    __getattr__, __dir__ = public_names(__name__)

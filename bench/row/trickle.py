@@ -42,6 +42,11 @@ class Measured:
     transactions: int
     """Those of the shard that published sums."""
 
+    @property
+    def rows_per_txn(self) -> float:
+        """Rows of one transaction, on average."""
+        return self.rows / max(1, self.transactions)
+
     def latency_seconds(self, percentile: int) -> float:
         """Return a percentile of the latency."""
         index = len(self.latencies_seconds) * percentile // 100

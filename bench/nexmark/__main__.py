@@ -1,0 +1,65 @@
+"""Nexmark's queries on streams: `make bench BENCH=nexmark`.
+
+`rows_per_s` is by the clock, `rows_per_core_s` by the processor time of all threads of the process, which a busy
+machine does not falsify. `flink_published` is what Nexmark publishes of Flink, on other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.nexmark.driven import run_query
+from bench.nexmark.generator import Events, events
+from bench.nexmark.queries import FLINK_K_EVENTS, QUERIES
+from bench.report import emit, keep_logs_apart
+
+BENCH = "nexmark"
+EVENTS = 1_000_000
+PER_TXN = 50_000
+ROUNDS = 3
+
+
+def main() -> None:
+    """Measure each query."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("queries", nargs="*", default=list(QUERIES))
+    given = parser.parse_args()
+    keep_logs_apart()
+    runs = [events(first, PER_TXN) for first in range(0, given.events, PER_TXN)]
+    for name in given.queries:
+        measure(name, runs, given.rounds)
+
+
+def measure(name: str, runs: Sequence[Events], rounds: int) -> None:
+    """Measure a query, some times, and print the medians."""
+    timings = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as directory:
+            timings.append(run_query(QUERIES[name](), runs, Path(directory)))
+    count = sum(map(len, runs))
+    rows_out = timings[0].rows_out
+    for figure, seconds in (
+        ("rows_per_s", statistics.median(each.wall for each in timings)),
+        ("rows_per_core_s", statistics.median(each.cpu for each in timings)),
+    ):
+        emit(
+            BENCH,
+            figure,
+            count / seconds,
+            "rows/s",
+            query=name,
+            system="broadsheet",
+            rows_per_txn=PER_TXN,
+            rows_out=rows_out,
+            flink_published=1000 * FLINK_K_EVENTS.get(name, 0),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -93,7 +93,7 @@ nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/t
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
-nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 # From a wheel of the previous release, which is built from git's history: a shallow clone does not have it.

@@ -183,6 +183,8 @@ def leases() -> None:
     lazy=_verbs(
         "sink",
         {
+            "delta": "Carry journals, or a topic, into a Delta table.",
+            "iceberg": "Carry journals, or a topic, into an Iceberg table.",
             "kafka": "Carry journals, or a topic, into a topic of Kafka.",
         },
     ),

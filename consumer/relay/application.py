@@ -20,6 +20,7 @@ from broadsheet.journals.message.batch import (
 )
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.libraries import needing
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
@@ -99,9 +100,21 @@ def _outlet_of(shard: Shard, sink: Sink) -> Outlet:
 
 
 def _kafka(shard: Shard, sink: Sink) -> Outlet:
-    from broadsheet.consumer.relay.kafka_outlet import KafkaOutlet
+    with needing("the relay to Kafka", extra="kafka"):
+        from broadsheet.consumer.relay.kafka_outlet import KafkaOutlet
 
     return KafkaOutlet(shard, sink)
 
 
-_OUTLETS: Final[dict[SinkKind, Callable[[Shard, Sink], Outlet]]] = {SinkKind.KAFKA: _kafka}
+def _table(shard: Shard, sink: Sink) -> Outlet:
+    with needing(f"the relay to {sink.kind.name.title()}", extra=sink.kind.value):
+        from broadsheet.consumer.relay.table_outlet import TableOutlet
+
+    return TableOutlet(shard, sink)
+
+
+_OUTLETS: Final[dict[SinkKind, Callable[[Shard, Sink], Outlet]]] = {
+    SinkKind.KAFKA: _kafka,
+    SinkKind.DELTA: _table,
+    SinkKind.ICEBERG: _table,
+}

@@ -21,7 +21,7 @@ from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.runtime.errors import ValidationError
 
-OURS: Final = "broadsheet."
+OURS: Final = "relay."
 """Begins settings of the relay, which are not Kafka's."""
 SOURCE: Final = "source."
 """Begins settings of the topic that is read, where they differ from those of the sink."""

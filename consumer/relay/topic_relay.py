@@ -10,7 +10,8 @@ from broadsheet.consumer.relay.application import CarriesOut
 from broadsheet.consumer.relay.kafka_outlet import OURS, SOURCE
 from broadsheet.consumer.relay.sink_labels import SINK_FROM, Sink, SinkKind, sink_of
 from broadsheet.consumer.sources.kafka.source import KafkaSource
-from broadsheet.consumer.stores.kafka.settings import for_readers, read_files
+from broadsheet.consumer.stores.kafka.settings import for_readers
+from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec

@@ -1,7 +1,7 @@
 """Stores of shards' state, parts for writing a new store, and the conformance suites that test one.
 
-`RocksDbStore` needs the extra `[rocksdb]`, `AggregateStore` `[aggregate]`, `KafkaStore` `[kafka]`;
-showing a store's tables needs `[spark]` (pyarrow).
+`RocksDbStore` needs the extra `[rocksdb]`, `AggregateStore` `[aggregate]`, `KafkaStore` `[kafka]`, `DeltaStore`
+`[delta]`, `IcebergStore` `[iceberg]`; showing a store's tables needs `[spark]` (pyarrow).
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         CommitSteps as CommitSteps,
         CommitThread as CommitThread,
     )
+    from broadsheet.consumer.stores.delta.store import DeltaStore as DeltaStore
+    from broadsheet.consumer.stores.iceberg.store import IcebergStore as IcebergStore
     from broadsheet.consumer.stores.json_file import JsonFileStore as JsonFileStore
     from broadsheet.consumer.stores.kafka.store import KafkaStore as KafkaStore
     from broadsheet.consumer.stores.rocksdb.store import RocksDbStore as RocksDbStore

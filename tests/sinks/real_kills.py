@@ -13,6 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from tests.sinks.kafka_lives import KEYS, PLACES
 from tests.support.kafka_sinks import CommittedReader
@@ -111,3 +113,42 @@ def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(tmp_path:
         print(report, {each: troubles.count(each) for each in set(troubles)})
         assert "killed" in troubles
         require_once_in_order(kafka, topic, records)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_sink_that_is_killed_anywhere_has_each_row_in_the_table_once(
+    tmp_path: Path, kind: str
+) -> None:
+    """Before and after the checkpoint's file and the table's commit; a stopped holder is fenced when it goes on."""
+    records = KILLS // 3 * 40
+    config: dict[str, Any] = {"table": str(tmp_path / "table")}
+    if kind == "iceberg":
+        catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": f"file://{tmp_path}/warehouse",
+        }
+        places = ["before", "after", "timed", "timed", "zombie-before"]
+        config = {"table": "lake.numbers", "catalog": catalog, "places": places}
+
+    report = run_lives(
+        "tests.sinks.table_lives",
+        root=f"/{kind}",
+        records=records,
+        lives=KILLS // 3,
+        seed=random.randrange(2**32),
+        **config,
+    )
+
+    print(kind, report)
+    assert report["zombies"]
+    if kind == "delta":
+        rows = DeltaTable(config["table"]).to_pyarrow_table()
+    else:
+        rows = (
+            load_catalog("default", **config["catalog"])
+            .load_table("lake.numbers")
+            .scan()
+            .to_arrow()
+        )
+    assert sorted(rows.column("n").to_pylist()) == list(range(records))

@@ -23,6 +23,8 @@ from broadsheet.consumer.errors import CommitFencedError, StoreUnavailableError
 from broadsheet.testing.stores.subject import FixedShard
 from broadsheet.wire.shard_pb2 import Checkpoint
 
+TIMED = "timed"
+"""A place anywhere in a commit."""
 ZOMBIE = "zombie"
 """A place at which the process is stopped, and goes on once its successor has restored."""
 _FENCED, _UNAVAILABLE = 3, 4
@@ -62,7 +64,12 @@ class Death:
 
     def at(self, place: str) -> None:
         """Die, or stop, if this is the place."""
-        if self._left or place != self.place.removeprefix(f"{ZOMBIE}-"):
+        if self._left:
+            return
+        if self.place == TIMED and place == "before":
+            # No handler: the signal ends the process, wherever it is by then.
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.1))
+        if place != self.place.removeprefix(f"{ZOMBIE}-"):
             return
         os.kill(os.getpid(), signal.SIGSTOP if self.place.startswith(ZOMBIE) else signal.SIGKILL)
 
@@ -120,10 +127,11 @@ def main() -> None:
     """Run lives until one ends by itself, with everything out."""
     subject, config = import_module(sys.argv[1]), json.loads(sys.argv[2])
     chooser = random.Random(config["seed"])
+    places = config.get("places", subject.PLACES)
     report: Counter[str] = Counter()
     zombies: list[int] = []
     while True:
-        place = chooser.choice(subject.PLACES) if report["lives"] < config["lives"] else "none"
+        place = chooser.choice(places) if report["lives"] < config["lives"] else "none"
         death = Death(place, chooser.randint(1, 3))
         child = forked(lambda death=death: live(subject, config, death))  # type: ignore[misc]  # mypy infers no default
         code = ended(child, stops=True)
@@ -131,7 +139,15 @@ def main() -> None:
         if code is None:
             zombies.append(child)
             continue
-        report[{0: "done", -9: place, _FENCED: "fenced", _UNAVAILABLE: "unavailable"}[code]] += 1
+        report[
+            {
+                0: "done",
+                -9: place,
+                -signal.SIGALRM: place,
+                _FENCED: "fenced",
+                _UNAVAILABLE: "unavailable",
+            }[code]
+        ] += 1
         for zombie in zombies:
             os.kill(zombie, signal.SIGCONT)
             outcome = ended(zombie)

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import click
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.names import JournalNames
-from broadsheet.cli.options import Selector, command_options, option
-from broadsheet.cli.sink.sink_specs import (
-    RELAY,
-    TOPIC_RELAY,
-    SinkOptions,
-    apply_specs,
-    journal_parts,
-    parts_of_topic,
-    settings_of,
-    specs_of,
-)
+from broadsheet.cli.options import command_options, option
+from broadsheet.cli.sink.sink_specs import SinkOptions, SourceOptions, apply_sink, settings_of
 from broadsheet.consumer.relay import Sink, SinkKind
-from broadsheet.runtime.errors import ValidationError
 
 
 @command_options
 class _KafkaOptions:
-    journals: JournalNames
-    selector: Selector
+    source: SourceOptions
     topic: str = option("The topic that gets the records; it exists.", required=True)
-    from_topic: str = option(
-        "Read this topic in place of journals.", default="", show_default=False
-    )
-    parts: int = option(
-        "Shards that share the topic that is read.", type=click.IntRange(1), default=1
-    )
     key: str = option(
         "Field of JSON messages that is the record's key, such as user.id; without, all of a journal goes into one "
         "partition.",
@@ -63,24 +43,8 @@ async def sink_kafka(connection: Connection, options: _KafkaOptions) -> None:
     sink = Sink(
         kind=SinkKind.KAFKA,
         to=options.topic,
-        from_topic=options.from_topic,
+        from_topic=options.source.from_topic,
         key=options.key,
         settings=settings_of(options.common.settings),
     )
-    _check(sink)
-    if options.from_topic:
-        if options.journals or options.selector:
-            raise ValidationError("--from-topic", "expected either a topic or journals")
-        parts, relay = parts_of_topic(options.parts), TOPIC_RELAY
-    else:
-        parts = await journal_parts(connection, options.journals, options.selector)
-        relay = RELAY
-    specs = specs_of(sink, parts, options.common)
-    await apply_specs(connection, specs, options.common, relay=relay)
-
-
-def _check(sink: Sink) -> None:
-    """Refuse what each member would refuse."""
-    from broadsheet.consumer.relay.kafka_outlet import check_settings
-
-    check_settings(sink.settings)
+    await apply_sink(connection, sink, options.source, options.common)

@@ -12,10 +12,11 @@ import click
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import parse_duration
 from broadsheet.cli.journals.selection import selected_names
-from broadsheet.cli.options import command_options, flag, option
+from broadsheet.cli.names import JournalNames
+from broadsheet.cli.options import Selector, command_options, flag, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.space import format_shard_space, space_of_listing
-from broadsheet.consumer.relay import Sink, labels_of_sink
+from broadsheet.consumer.relay import Sink, SinkKind, labels_of_sink
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set, union
@@ -50,8 +51,22 @@ class SinkOptions:
     )
 
 
+@command_options
+class SourceOptions:
+    """What the shards of a sink read."""
+
+    journals: JournalNames
+    selector: Selector
+    from_topic: str = option(
+        "Read this topic of Kafka in place of journals.", default="", show_default=False
+    )
+    parts: int = option(
+        "Shards that share the topic that is read.", type=click.IntRange(1), default=1
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Part:
+class SinkPart:
     """What one shard reads."""
 
     name: str
@@ -78,12 +93,12 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def parts_of_topic(count: int) -> list[Part]:
+def parts_of_topic(count: int) -> list[SinkPart]:
     """Return the parts of a topic that so many shards read."""
-    return [Part(f"part-{index:03}", part=f"{index}/{count}") for index in range(count)]
+    return [SinkPart(f"part-{index:03}", part=f"{index}/{count}") for index in range(count)]
 
 
-def specs_of(sink: Sink, parts: Sequence[Part], options: SinkOptions) -> list[ShardSpec]:
+def specs_of(sink: Sink, parts: Sequence[SinkPart], options: SinkOptions) -> list[ShardSpec]:
     """Return a shard for each part.
 
     Raises:
@@ -110,20 +125,38 @@ def specs_of(sink: Sink, parts: Sequence[Part], options: SinkOptions) -> list[Sh
     return list(specs.values())
 
 
-async def journal_parts(connection: Connection, names: Sequence[str], selector: str) -> list[Part]:
-    """Return the journals that are named or selected."""
-    async with connection.journals() as journals:
-        return [Part(name, name) for name in await selected_names(journals, names, selector)]
-
-
-async def apply_specs(
-    connection: Connection, specs: Sequence[ShardSpec], options: SinkOptions, *, relay: str
+async def apply_sink(
+    connection: Connection, sink: Sink, source: SourceOptions, options: SinkOptions
 ) -> None:
-    """Apply new shards, or print them.
+    """Apply a shard for each journal, or each part of the topic, or print them.
 
     Raises:
+        ValidationError: an option or a setting is not possible.
         ApplyConflictError: one of the ids is taken.
     """
+    if sink.kind is SinkKind.KAFKA:
+        from broadsheet.consumer.relay.kafka_outlet import check_settings
+
+        check_settings(sink.settings)
+    else:
+        from broadsheet.consumer.relay.table_outlet import refuse_table_secrets
+
+        refuse_table_secrets(sink.settings)
+    if sink.from_topic:
+        if source.journals or source.selector:
+            raise ValidationError("--from-topic", "expected either a topic or journals")
+        parts, relay = parts_of_topic(source.parts), TOPIC_RELAY
+    else:
+        async with connection.journals() as journals:
+            names = await selected_names(journals, source.journals, source.selector)
+        parts, relay = [SinkPart(name, name) for name in names], RELAY
+    await _apply(connection, specs_of(sink, parts, options), options, relay=relay)
+
+
+async def _apply(
+    connection: Connection, specs: Sequence[ShardSpec], options: SinkOptions, *, relay: str
+) -> None:
+    """Apply new shards, or print them."""
     if options.print_only:
         listed = [ListResponse.Shard(spec=spec) for spec in specs]
         click.echo(format_shard_space(space_of_listing(listed)), nl=False)

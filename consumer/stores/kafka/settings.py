@@ -6,10 +6,10 @@ and no log. Names of the settings are librdkafka's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
+from broadsheet.consumer.stores.setting_files import FROM_FILE
 from broadsheet.runtime.errors import ValidationError
 
 CHECKPOINTS_TOPIC: Final = "broadsheet-checkpoints"
@@ -18,8 +18,6 @@ TRANSACTION_SECONDS: Final = 10.0
 records that are in memory are sent."""
 RECORD_BYTES_MAX: Final = 1_000_000
 """`message.max.bytes` of the client, where no setting says otherwise."""
-FROM_FILE: Final = "@"
-"""Begins a value that is the path of a file."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     # The offset of a transaction right behind another meets the unfinished end of that one, and waits a whole back-off:
@@ -107,27 +105,6 @@ def refuse_secrets(config: Mapping[str, str], field: str) -> None:
                 f"{field}[{name}]",
                 f"expected {FROM_FILE}FILE, a file on each member: it is a secret",
             )
-
-
-def read_files(
-    config: Mapping[str, Any], read: Callable[[str], str] = lambda path: Path(path).read_text()
-) -> dict[str, Any]:
-    """Return the settings with the contents of the files that values name, without the line's end after them.
-
-    Raises:
-        ValidationError: a file cannot be read.
-    """
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found[name] = value
-        if isinstance(value, str) and value.startswith(FROM_FILE):
-            path = value.removeprefix(FROM_FILE)
-            try:
-                content = read(path)
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValidationError(name, f"cannot read the file {path}: {error}") from error
-            found[name] = content.rstrip("\r\n")
-    return found
 
 
 def for_readers(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,16 +33,16 @@ from broadsheet.consumer.stores.kafka.settings import (
     TRANSACTION_SECONDS,
     checked_settings,
     ours,
-    read_files,
 )
 from broadsheet.consumer.stores.kafka.topics import KafkaTopics, Marker, TopicLimits
 from broadsheet.consumer.stores.kafka.transactions import (
     KafkaClients,
-    Progress,
     Record,
     SinkId,
     Transactions,
+    TxnProgress,
 )
+from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture
@@ -207,7 +207,7 @@ class KafkaStore:
         records, self._pending = self._pending, []
         self._number += 1
         # A marker can be forgotten by Kafka, the record of the first checkpoint cannot.
-        progress = Progress(self._number, checkpoint.SerializeToString(), self._number == 1)
+        progress = TxnProgress(self._number, checkpoint.SerializeToString(), self._number == 1)
         return self._commits.start(
             CommitSteps(write=partial(self._commit, records, progress)), wait_for
         )
@@ -252,7 +252,7 @@ class KafkaStore:
             case RecordPlace():
                 return topics.checkpoint_at(marked)
 
-    def _commit(self, records: Sequence[Record], progress: Progress) -> None:
+    def _commit(self, records: Sequence[Record], progress: TxnProgress) -> None:
         transactions = self._transactions
         if transactions is None:
             raise StoreClosedError(self._fqn)

@@ -29,7 +29,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     inline_metadata,
     record_metadata,
 )
-from broadsheet.consumer.stores.kafka.verdicts import Verdict, is_passing, verdict_of
+from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
 
 _CALL_SECONDS: Final = 0.5
 """Longest of one call: a store that is destroyed ends after it."""
@@ -64,7 +64,7 @@ class SinkId(NamedTuple):
     checkpoints_topic: str
 
 
-class Progress(NamedTuple):
+class TxnProgress(NamedTuple):
     """What a transaction says of the shard."""
 
     number: int
@@ -140,7 +140,7 @@ class Transactions:
             # What an open transaction holds must not be sent by the client's end; the next holder aborts it.
             producer.purge(in_flight=True, blocking=False)
 
-    def commit(self, records: Sequence[Record], progress: Progress) -> None:
+    def commit(self, records: Sequence[Record], progress: TxnProgress) -> None:
         """Send records and the marker in one transaction; return once it is committed.
 
         Raises:
@@ -157,7 +157,7 @@ class Transactions:
                 return
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                if verdict_of(cause) is not Verdict.REPEAT:
+                if verdict_of(cause) is not TxnVerdict.REPEAT:
                     raise self._told(cause) from error
                 told = failures.first or cause
                 reason, passes = told.str(), is_passing(told)
@@ -177,7 +177,12 @@ class Transactions:
         raise kind(self.sink.shard_fqn, detail)
 
     def _send(
-        self, records: Sequence[Record], progress: Progress, failures: _Failures, *, explains: bool
+        self,
+        records: Sequence[Record],
+        progress: TxnProgress,
+        failures: _Failures,
+        *,
+        explains: bool,
     ) -> None:
         producer = self._live()
         producer.begin_transaction()
@@ -215,7 +220,7 @@ class Transactions:
                 del extra["headers"]
 
     def _checkpoint_record(
-        self, producer: Producer, progress: Progress, failures: _Failures
+        self, producer: Producer, progress: TxnProgress, failures: _Failures
     ) -> RecordPlace:
         """Send the checkpoint as a record, and return its place once a broker has it."""
         producer.produce(
@@ -239,7 +244,7 @@ class Transactions:
                 call()
                 return
             except KafkaException as error:
-                if verdict_of(error.args[0]) is not Verdict.AGAIN:
+                if verdict_of(error.args[0]) is not TxnVerdict.AGAIN:
                     raise
 
     def _until_done(self, call: Callable[[], object]) -> None:
@@ -252,14 +257,14 @@ class Transactions:
                 return
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                if verdict_of(cause) is not Verdict.AGAIN and not is_passing(cause):
+                if verdict_of(cause) is not TxnVerdict.AGAIN and not is_passing(cause):
                     raise self._told(cause) from error
                 last = cause
             pause.wait(_PAUSE_SECONDS)
         raise StoreUnavailableError(self.sink.shard_fqn, f"Kafka does not answer: {last.str()}")
 
     def _told(self, error: KafkaError) -> StoreError | SinkFencedError:
-        if verdict_of(error) is Verdict.FENCED:
+        if verdict_of(error) is TxnVerdict.FENCED:
             return SinkFencedError(
                 self.sink.shard_fqn,
                 f"a newer producer has the transactional id {self.sink.name}, or its transaction was open for "

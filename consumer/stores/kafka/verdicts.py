@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 # ruff: noqa: SLF001 - the client names errors of its own, not of a broker, with an underscore
 
 
-class Verdict(Enum):
+class TxnVerdict(Enum):
     """The next step after an error."""
 
     AGAIN = "call the same function again"
@@ -49,17 +49,17 @@ _PASSING: Final = {
 }
 
 
-def verdict_of(error: KafkaError) -> Verdict:
+def verdict_of(error: KafkaError) -> TxnVerdict:
     """Return what follows an error of a call within a transaction."""
     if error.code() in _FENCES:
-        return Verdict.FENCED
+        return TxnVerdict.FENCED
     if error.fatal():
-        return Verdict.REFUSED
+        return TxnVerdict.REFUSED
     if error.txn_requires_abort():
-        return Verdict.REPEAT
+        return TxnVerdict.REPEAT
     if error.retriable() or error.code() == KafkaError._TIMED_OUT:
-        return Verdict.AGAIN
-    return Verdict.REFUSED
+        return TxnVerdict.AGAIN
+    return TxnVerdict.REFUSED
 
 
 def is_passing(error: KafkaError) -> bool:

@@ -15,7 +15,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     record_metadata,
     sink_name,
 )
-from broadsheet.consumer.stores.kafka.verdicts import Verdict, is_passing, verdict_of
+from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
 from broadsheet.runtime.errors import ValidationError
 
 
@@ -53,17 +53,20 @@ def test_names_of_shards_in_kafka_are_distinct_between_clusters() -> None:
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (KafkaError(KafkaError._FENCED, "", True), Verdict.FENCED),
-        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH), Verdict.FENCED),
-        (KafkaError(KafkaError._FATAL), Verdict.FENCED),
-        (KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "", True), Verdict.REFUSED),
-        (KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "", False, False, True), Verdict.REPEAT),
-        (KafkaError(KafkaError._TIMED_OUT, "", False, True), Verdict.AGAIN),
-        (KafkaError(KafkaError._TIMED_OUT), Verdict.AGAIN),
-        (KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE), Verdict.REFUSED),
+        (KafkaError(KafkaError._FENCED, "", True), TxnVerdict.FENCED),
+        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH), TxnVerdict.FENCED),
+        (KafkaError(KafkaError._FATAL), TxnVerdict.FENCED),
+        (
+            KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "", True),
+            TxnVerdict.REFUSED,
+        ),
+        (KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "", False, False, True), TxnVerdict.REPEAT),
+        (KafkaError(KafkaError._TIMED_OUT, "", False, True), TxnVerdict.AGAIN),
+        (KafkaError(KafkaError._TIMED_OUT), TxnVerdict.AGAIN),
+        (KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE), TxnVerdict.REFUSED),
     ],
 )
-def test_errors_of_a_transaction_are_told_apart(error: KafkaError, verdict: Verdict) -> None:
+def test_errors_of_a_transaction_are_told_apart(error: KafkaError, verdict: TxnVerdict) -> None:
     """A timed-out commit must be called again and never aborted: its outcome is unknown."""
     assert verdict_of(error) is verdict
 

@@ -8,9 +8,9 @@ from broadsheet.consumer.stores.kafka.settings import (
     checked_settings,
     for_readers,
     ours,
-    read_files,
     refuse_secrets,
 )
+from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.runtime.errors import ValidationError
 
 BROKER = {"bootstrap.servers": "b:1"}

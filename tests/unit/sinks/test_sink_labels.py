@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from broadsheet.cli.sink.sink_specs import (
-    Part,
     SinkOptions,
+    SinkPart,
     parts_of_topic,
     settings_of,
     specs_of,
@@ -93,7 +93,7 @@ def test_specs_have_one_shard_for_each_part_with_valid_ids() -> None:
     """Names of journals may hold symbols that ids must not."""
     sink = Sink(kind=SinkKind.KAFKA, to="orders")
 
-    specs = specs_of(sink, [Part("a=b/c%d", "a=b/c%d"), *parts_of_topic(2)], OPTIONS)
+    specs = specs_of(sink, [SinkPart("a=b/c%d", "a=b/c%d"), *parts_of_topic(2)], OPTIONS)
 
     assert [each.id for each in specs] == [
         "kafka/orders/a_b/c_d",
@@ -102,7 +102,7 @@ def test_specs_have_one_shard_for_each_part_with_valid_ids() -> None:
     ]
     assert [source.journal for source in specs[0].sources] == ["a=b/c%d"]
     with pytest.raises(ValidationError, match="two shards would have the id"):
-        specs_of(sink, [Part("a=b"), Part("a%b")], OPTIONS)
+        specs_of(sink, [SinkPart("a=b"), SinkPart("a%b")], OPTIONS)
 
 
 @pytest.mark.parametrize("texts", [["a"], ["=b"], ["a=1", "a=2"]])

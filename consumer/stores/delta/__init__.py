@@ -1,0 +1,1 @@
+"""Delta tables as stores: rows and the shard's checkpoint in one commit of the table. Needs the extra `[delta]`."""

@@ -1,0 +1,224 @@
+"""A store that is an Iceberg table: a shard's rows and its checkpoint in one commit of the table.
+
+    class Out:
+        def new_store(self, shard): return IcebergStore(shard, "lake.orders", {"uri": "…"}, schema=SCHEMA)
+        def consume_batch(self, shard, store, batch, publisher): store.append(batch.to_arrow(SCHEMA))
+
+Properties of the table hold the shard's version and checkpoint, because summaries of snapshots vanish with these.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table, TableProperties
+
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import (
+    SinkFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
+from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
+from broadsheet.consumer.stores.table_columns import added_columns, table_rows, table_schema
+from broadsheet.consumer.stores.table_version import TableVersion, version_of
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
+
+_TRIES_MAX: Final = 20
+"""How often others may commit between, before this holder gives up for now."""
+_VERSION, _CHECKPOINT = "broadsheet.version.", "broadsheet.checkpoint."
+_NO_RETRIES: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+
+
+class IcebergStore:
+    """Appends rows to an Iceberg table, exactly once. It keeps no state: rows are all that its shard makes."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        table: str,
+        catalog: Mapping[str, str],
+        *,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """Keep the options; nothing is opened before `restore_checkpoint`.
+
+        Args:
+            shard: The shard. Shards that share a table wait for each other's commits.
+            table: Its name with its namespace, such as `lake.orders`.
+            catalog: Properties of pyiceberg's catalog, such as `type` and `uri`; its `name` is `default` if absent.
+            schema: Columns of a table that is made if there is none; None: there must be one.
+
+        Raises:
+            ValidationError: a column has a type that no table keeps.
+        """
+        self._fqn = shard.fqn
+        self._name = table
+        self._properties = dict(catalog)
+        self._first_schema = None if schema is None else table_schema(schema)
+        self._schema = self._first_schema
+        self._commits = CommitThread(shard.fqn)
+        self._catalog: Catalog | None = None
+        self._table: Table | None = None
+        self._version = TableVersion()
+        self._rows: list[pa.Table] = []
+        self._closed = False
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows to the running transaction. Columns that the table lacks are added to it.
+
+        Raises:
+            ValidationError: a column's values do not fit the table's.
+        """
+        if self._table is None:
+            raise StoreClosedError(self._fqn)
+        self._rows.append(table_rows(rows, self._schema))
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Take the table from the holders before, by a snapshot without rows, and return the last checkpoint."""
+        del shard
+        self._rows = []
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+        with _errors_named(self._fqn, self._name):
+            for _ in range(_TRIES_MAX):
+                table = self._opened()
+                before, content = self._found(table)
+                version = before.taken_over()
+                # A snapshot, because a stale holder's append would not notice a change of properties alone.
+                if self._committed(table, [], version, content):
+                    return stored_checkpoint(self._fqn, content)
+        raise StoreUnavailableError(
+            self._fqn, f"table {self._name}: others commit to it all the time"
+        )
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Append the rows so far, and the checkpoint, in one commit of the table, after `wait_for`."""
+        del shard
+        rows, self._rows = self._rows, []
+        write = partial(self._commit, rows, checkpoint.SerializeToString())
+        return self._commits.start(CommitSteps(write=write), wait_for)
+
+    def destroy(self) -> None:
+        """Drop what was not committed."""
+        self._closed = True
+        self._rows, self._table = [], None
+        self._commits.close()
+
+    def _opened(self) -> Table:
+        if self._catalog is None:
+            properties = dict(self._properties)
+            self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError as error:
+            if self._first_schema is None:
+                raise StoreError(
+                    self._fqn, f"there is no table {self._name}; create it, or give its schema"
+                ) from error
+        try:
+            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            self._catalog.create_table(self._name, self._first_schema)
+        except (TableAlreadyExistsError, NamespaceAlreadyExistsError):
+            pass  # Another shard created it meanwhile.
+        return self._catalog.load_table(self._name)
+
+    def _found(self, table: Table) -> tuple[TableVersion, bytes]:
+        """Return what a table has of this shard."""
+        properties = table.metadata.properties
+        version = properties.get(_VERSION + self._fqn)
+        if version is None:
+            return TableVersion(), b""
+        content = properties.get(_CHECKPOINT + self._fqn, "")
+        return version_of(int(version)), zlib.decompress(b64decode(content))
+
+    def _commit(self, rows: list[pa.Table], checkpoint: bytes) -> None:
+        table, version = self._table, self._version.followed()
+        if table is None:
+            raise StoreClosedError(self._fqn)
+        with _errors_named(self._fqn, self._name):
+            for _ in range(_TRIES_MAX):
+                if self._committed(table, rows, version, checkpoint):
+                    return
+                table = self._opened()
+                found, _ = self._found(table)
+                if found == version:
+                    self._keep(table, version)
+                    return  # Its answer was lost.
+                if found.epoch != version.epoch:
+                    raise SinkFencedError(
+                        self._fqn,
+                        f"table {self._name} was taken over: this holder's epoch is {version.epoch}, the table has "
+                        f"{found.epoch}",
+                    )
+        raise StoreUnavailableError(
+            self._fqn, f"table {self._name}: others commit to it all the time"
+        )
+
+    def _committed(
+        self, table: Table, rows: list[pa.Table], version: TableVersion, checkpoint: bytes
+    ) -> bool:
+        """Commit on the very snapshot that was loaded; return False if another commit came between."""
+        named = {
+            _VERSION + self._fqn: str(version.encoded),
+            _CHECKPOINT + self._fqn: b64encode(zlib.compress(checkpoint)).decode(),
+        }
+        # The client would repeat a commit on newer metadata, and a stale holder's rows would be taken. Stored in the
+        # table, this would stop other writers' repetitions, too.
+        properties = {**table.metadata.properties, **_NO_RETRIES}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        schema = table.schema().as_arrow()
+        joined = pa.concat_tables(rows, promote_options="permissive") if rows else None
+        try:
+            with table.transaction() as transaction:
+                if joined is not None and added_columns(schema, joined.schema):
+                    with transaction.update_schema() as update:
+                        update.union_by_name(joined.schema)
+                transaction.append(
+                    schema.empty_table() if joined is None else joined,
+                    snapshot_properties={"broadsheet.shard": self._fqn},
+                )
+                transaction.set_properties(named)
+        except (CommitFailedException, CommitStateUnknownException):
+            return False
+        self._keep(table, version)
+        return True
+
+    def _keep(self, table: Table, version: TableVersion) -> None:
+        if not self._closed:
+            self._table = table
+        self._version = version
+        self._schema = table_schema(table.schema().as_arrow())
+
+
+class _errors_named:  # noqa: N801 - used like a function
+    """Raise errors of files and connections as ours."""
+
+    def __init__(self, fqn: str, table: str) -> None:
+        self._fqn, self._table = fqn, table
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise StoreUnavailableError(self._fqn, f"table {self._table}: {error}") from error

@@ -1,0 +1,115 @@
+"""Columns of rows as columns of lake tables: no value changes, whatever a table would do to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broadsheet.consumer.stores.table_columns import table_rows, table_schema
+from broadsheet.consumer.stores.table_version import TableVersion, version_of
+from broadsheet.runtime.errors import ValidationError
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC).replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept", "stored"),
+    [
+        (pa.uint8(), 255, pa.int64(), 255),
+        (pa.uint32(), 2**32 - 1, pa.int64(), 2**32 - 1),
+        (pa.uint64(), 2**64 - 1, pa.decimal128(20, 0), Decimal(2**64 - 1)),
+        (pa.int8(), -128, pa.int32(), -128),
+        (pa.float16(), 0.5, pa.float32(), 0.5),
+        (pa.timestamp("ns"), MOMENT, pa.timestamp("us"), MOMENT),
+        (
+            pa.timestamp("us", "Europe/Berlin"),
+            MOMENT.replace(tzinfo=UTC),
+            pa.timestamp("us", "UTC"),
+            MOMENT.replace(tzinfo=UTC),
+        ),
+        (pa.duration("s"), timedelta(seconds=2), pa.int64(), 2_000_000),
+        (pa.time32("s"), time(0, 0, 3), pa.int64(), 3_000_000),
+        (pa.date64(), date(2026, 1, 2), pa.date32(), date(2026, 1, 2)),
+        (pa.dictionary(pa.int8(), pa.string()), "a", pa.string(), "a"),
+        (pa.large_string(), "a", pa.string(), "a"),
+        (pa.string_view(), "a", pa.string(), "a"),
+        (pa.binary(2), b"ab", pa.binary(), b"ab"),
+        (pa.list_(pa.uint16()), [1, 2], pa.list_(pa.int64()), [1, 2]),
+        (
+            pa.struct([("a", pa.uint32())]),
+            {"a": 1},
+            pa.struct([("a", pa.int64())]),
+            {"a": 1},
+        ),
+    ],
+    ids=lambda each: str(each) if isinstance(each, pa.DataType) else "",
+)
+def test_value_is_kept_in_the_type_of_tables(
+    kind: pa.DataType, value: Any, kept: pa.DataType, stored: Any
+) -> None:
+    """Largest values are tried, because tables take a type and refuse them later."""
+    rows = table_rows(pa.table({"c": pa.array([value, None], kind)}))
+
+    assert rows.schema.field("c").type == kept
+    assert rows.column("c").to_pylist() == [stored, None]
+
+
+def test_time_that_would_lose_digits_is_refused_with_its_column() -> None:
+    """A nanosecond that vanishes silently is a wrong result somewhere else."""
+    rows = pa.table({"at": pa.array([1], pa.timestamp("ns"))})
+
+    with pytest.raises(ValidationError, match=r"at: expected values that fit timestamp\[us\]"):
+        table_rows(rows)
+
+
+def test_column_of_nulls_waits_for_its_type() -> None:
+    """Neither format has a type for it, and a guess could not be taken back."""
+    assert table_schema(pa.schema([("a", pa.null()), ("b", pa.int64())])).names == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("had", "got", "value"),
+    [
+        (pa.int64(), pa.int32(), 1),
+        (pa.float64(), pa.float32(), 0.5),
+        (pa.float64(), pa.int64(), 3),
+        (pa.int32(), pa.int64(), 7),
+    ],
+)
+def test_narrower_value_fits_the_column_of_the_table(
+    had: pa.DataType, got: pa.DataType, value: Any
+) -> None:
+    """Each batch suggests its own types; the table's stay."""
+    rows = table_rows(pa.table({"c": pa.array([value], got)}), pa.schema([("c", had)]))
+
+    assert rows.schema.field("c").type == had
+    assert rows.column("c").to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("had", "value"),
+    [(pa.int64(), "text"), (pa.int32(), 2**40), (pa.string(), 1), (pa.int64(), 0.5)],
+)
+def test_value_that_does_not_fit_the_column_is_refused_with_its_column(
+    had: pa.DataType, value: Any
+) -> None:
+    """The shard stops there, or the message goes to the dead letters."""
+    with pytest.raises(ValidationError, match="c: expected"):
+        table_rows(pa.table({"c": [value]}), pa.schema([("c", had)]))
+
+
+def test_version_of_the_next_holder_is_above_all_of_the_one_before() -> None:
+    """A table keeps one number: holders and their commits must not meet in it."""
+    version = TableVersion()
+    for _ in range(3):
+        version = version.taken_over()
+        taken = version
+        for _ in range(5):
+            version = version.followed()
+            assert version_of(version.encoded) == version
+            assert version.encoded < taken.taken_over().encoded
+    assert version_of(None) == TableVersion()

@@ -25,6 +25,7 @@ from broadsheet.consumer.stores.change_files import (
     ChangeFiles,
     RecordedFrame,
     RecordedLayout,
+    Selection,
     StoredFile,
 )
 from broadsheet.consumer.stores.store_record import KEYED
@@ -127,7 +128,8 @@ class KeyedFiles:
         # In the order of commits a snapshot only repeats what the changes before it made, as far as they are there.
         known = partial(_known, after=after) if after else _none
         self._files.read_to.update(read_to or {})
-        for file, _, frame in self._files.load(self._select, known=known, tidies=tidies):
+        select = partial(self._select, known=known)
+        for file, _, frame in self._files.load(select, known=known, tidies=tidies):
             if not after or frame.number > after:
                 yield frame, self._rows_of(file, frame)
             elif frame.number == after:
@@ -222,8 +224,12 @@ class KeyedFiles:
         """Close the files; later calls fail. Idempotent."""
         self._files.close()
 
-    def _select(self, found: Sequence[StoredFile]) -> Collection[StoredFile]:
-        """Return the files that matter; note the newest snapshot of each range."""
+    def _select(self, found: Sequence[StoredFile], *, known: Selection) -> Collection[StoredFile]:
+        """Return the files that matter; note the newest snapshot of each range.
+
+        An index that goes on needs changes which snapshots replace, too, for it reads no snapshot: a life that ended
+        between the last snapshot and the removal of what it replaces has left both.
+        """
         for file in found:
             if file.is_changes:
                 continue
@@ -233,6 +239,9 @@ class KeyedFiles:
             self._newest[layout.begin : layout.end] = [file] * (layout.end - layout.begin)
         kept = set(found)
         kept.difference_update(self._replaced(found))
+        passed = frozenset(known(found))
+        if passed:
+            kept.update(each for each in found if each.is_changes and each not in passed)
         return kept
 
     def _replaced(self, files: Sequence[StoredFile]) -> list[StoredFile]:

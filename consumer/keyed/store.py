@@ -71,6 +71,8 @@ _log = structlog.get_logger()
 CACHE_BYTES: Final = 64 << 20
 IndexKind = Literal["rocksdb", "memory"]
 _STEP: Final = 4096
+_LOOKS_MAX: Final = 4
+"""Looks for due timers in one transaction, while entries are found that are none."""
 _TIMERS_SUFFIX: Final = b""
 """Stands in the cache for the row of a key's timers."""
 
@@ -268,16 +270,18 @@ class KeyedStore:
             bound_ms: The last expiry that is due.
             limit: Timers at most.
         """
-        entries, more = self._due.until(bound_ms, limit)
-        self.prefetch(list({place_of(key) for _, key in entries}))
-        timers = []
-        for expiry, key in entries:
-            # The index may have entries too many.
-            if expiry in self.expiries(key):
-                timers.append((expiry, key))
-            else:
+        for _ in range(_LOOKS_MAX):
+            entries, more = self._due.until(bound_ms, limit + 1)
+            self.prefetch(list({place_of(key) for _, key in entries}))
+            timers, stale = list[tuple[int, bytes]](), list[tuple[int, bytes]]()
+            for expiry, key in entries:
+                (timers if expiry in self.expiries(key) else stale).append((expiry, key))
+            for expiry, key in stale:
                 self._due.remove(due_entry(expiry, key))
-        return timers, more
+            if not stale or not more:
+                break
+            # The index may have entries too many, after a making of it: others take their places, and none is a storm.
+        return timers[:limit], more or len(timers) > limit
 
     def next_timer_ms(self) -> int | None:
         """Return the earliest expiry of any timer; None if there is none."""
@@ -479,8 +483,12 @@ class KeyedStore:
                 index.follow(frame, rows)
             elif frame.checkpoint != index.checkpoint:
                 raise self._strange_index(f"commit {known} of its index is another one")
-        if known > self._files.last_number:
-            ends = self._files.last_number
+        ends = self._files.last_number
+        if index.number < ends:
+            raise self._strange_index(
+                f"its index is at commit {index.number}, and its files lack what leads to {ends}"
+            )
+        if known > ends:
             raise self._strange_index(
                 f"its index is at commit {known}, and its files end at {ends}"
             )

@@ -168,7 +168,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
                 self._count(file)
                 last = file.number
                 continue
-            if not begins and file.is_changes:
+            if not begins and file.is_changes and file in wanted:
                 # The files before it, which the commits before it are in, were not read.
                 begins, last = True, file.number
             rests = file in wanted and file.name in self.read_to

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.nexmark.driven import run_query
 from bench.nexmark.generator import Events, events
+from bench.nexmark.judge import COMPARED, judged
 from bench.nexmark.queries import FLINK_K_EVENTS, QUERIES
 from bench.report import emit, keep_logs_apart
 
@@ -21,6 +22,8 @@ BENCH = "nexmark"
 EVENTS = 1_000_000
 PER_TXN = 50_000
 ROUNDS = 3
+BEAM_RUNS = 1
+"""Transactions' worth of events that Beam gets: it takes a thousand times as long."""
 
 
 def main() -> None:
@@ -29,11 +32,14 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("queries", nargs="*", default=list(QUERIES))
+    parser.add_argument("--beam", default="", help="the Python of an environment with apache-beam")
     given = parser.parse_args()
     keep_logs_apart()
     runs = [events(first, PER_TXN) for first in range(0, given.events, PER_TXN)]
     for name in given.queries:
         measure(name, runs, given.rounds)
+        if given.beam and name in COMPARED:
+            compare(name, runs[:BEAM_RUNS], given.beam)
 
 
 def measure(name: str, runs: Sequence[Events], rounds: int) -> None:
@@ -59,6 +65,14 @@ def measure(name: str, runs: Sequence[Events], rounds: int) -> None:
             rows_out=rows_out,
             flink_published=1000 * FLINK_K_EVENTS.get(name, 0),
         )
+
+
+def compare(name: str, runs: Sequence[Events], python: str) -> None:
+    """Run a query on Beam's direct runner, and print whether both emit the same."""
+    equal, seconds = judged(name, runs, python)
+    count = sum(map(len, runs))
+    emit(BENCH, "equals_beam", float(equal), "bool", query=name, events=count)
+    emit(BENCH, "rows_per_core_s", count / seconds, "rows/s", query=name, system="beam")
 
 
 if __name__ == "__main__":

@@ -86,9 +86,9 @@ def q4() -> Stream:
     return winning.key_by("category").agg(average=mean("final"))
 
 
-def q5() -> Stream:
+def q5(slide: str = "2s") -> Stream:
     """The auctions with the most bids of the last 10 s, every 2 s."""
-    counts = _bids().key_by("auction").window(hopping("10s", "2s")).agg(num=count())
+    counts = _bids().key_by("auction").window(hopping("10s", slide)).agg(num=count())
     return counts.window(spanning("window_start", "window_end")).top(1, by="num", ties=True)
 
 

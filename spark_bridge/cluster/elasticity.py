@@ -166,7 +166,7 @@ class Elasticity:
             ClusterStoppedError: a job failed.
         """
         present: frozenset[int] = frozenset()
-        look = ExecutorWatch(self._executors, self._failures)
+        look = UnfitExecutorWatch(self._executors, self._failures)
 
         def settled() -> bool:
             nonlocal present
@@ -285,7 +285,7 @@ class UnfitFinder(Protocol):
         ...
 
 
-class ExecutorWatch:
+class UnfitExecutorWatch:
     """Looks for executors that cannot run members, while some are waited for."""
 
     def __init__(

@@ -94,8 +94,7 @@ def record(archive: Path) -> None:
 
 
 def _work(archive: Path, directory: Path) -> None:
-    from pyspark import SparkContext
-
+    from broadsheet.spark_bridge.jvm import gateway_of
     from broadsheet.spark_bridge.session import start_session
 
     options = f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -115,9 +114,8 @@ def _work(archive: Path, directory: Path) -> None:
     stream = spark.readStream.schema(rows.schema).json(str(directory / "rows"))
     written = stream.writeStream.format("noop").trigger(availableNow=True)
     written.option("checkpointLocation", str(directory / "checkpoint")).start().awaitTermination()
+    gateway = gateway_of(spark.sparkContext)
     spark.stop()
-    gateway = SparkContext._gateway
-    assert gateway is not None, "the session had one"
     gateway.shutdown()
     # The JVM ends with its input, and writes the archive first.
     gateway.proc.stdin.close()

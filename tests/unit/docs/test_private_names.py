@@ -26,7 +26,6 @@ _FOREIGN = {
     "broker/staging.py": "hashlib's type has no other name",
     "consumer/sources/kafka/partitions.py": "the names of librdkafka's errors",
     "consumer/sources/kafka/topic_ids.py": "the names of librdkafka's errors",
-    "consumer/stores/delta/files.py": "delta-rs has no other files that take bytes",
     "consumer/stores/kafka/topics.py": "the names of librdkafka's errors",
     "consumer/stores/kafka/verdicts.py": "the names of librdkafka's errors",
     "spark_bridge/jvm.py": "PySpark has no interface to the JVM's side",

@@ -13,7 +13,7 @@ import pytest
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.runtime.process_directory import HELD, ProcessDirectory
-from broadsheet.spark_bridge.java import _cache_dir
+from broadsheet.spark_bridge.java import shims_dir_of
 from broadsheet.testing import TestCluster
 from tests.support.documents import REPOSITORY
 
@@ -106,7 +106,7 @@ def _test_cluster() -> None:
 
 
 def _java_shims_without_a_home() -> None:
-    first, second = (_cache_dir({"XDG_CACHE_HOME": "/dev/null"}) for _ in range(2))
+    first, second = (shims_dir_of({"XDG_CACHE_HOME": "/dev/null"}) for _ in range(2))
     assert first == second
     first.rmdir()
 

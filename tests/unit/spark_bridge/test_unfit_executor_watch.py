@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.spark_bridge.cluster.elasticity import NO_EXECUTOR_SECONDS, ExecutorWatch
+from broadsheet.spark_bridge.cluster.elasticity import NO_EXECUTOR_SECONDS, UnfitExecutorWatch
 from broadsheet.spark_bridge.cluster.executor_problems import Unfit
 
 
@@ -30,7 +30,7 @@ class Session:
         del serving, alive
         return None
 
-    def events_until(self, watch: ExecutorWatch, seconds: float) -> list[str]:
+    def events_until(self, watch: UnfitExecutorWatch, seconds: float) -> list[str]:
         """Look each second; return the names of events."""
         with capture_logs() as logs:
             while self.now < seconds:
@@ -39,8 +39,8 @@ class Session:
         return [each["event"] for each in logs]
 
 
-def _watched(session: Session) -> ExecutorWatch:
-    return ExecutorWatch(session, session, monotonic=lambda: session.now)
+def _watched(session: Session) -> UnfitExecutorWatch:
+    return UnfitExecutorWatch(session, session, monotonic=lambda: session.now)
 
 
 def test_session_without_executors_is_told_once_after_a_while() -> None:

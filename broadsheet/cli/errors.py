@@ -63,6 +63,13 @@ class InUseError(ValidationError):
         )
 
 
+class BackupDiffersError(ValidationError):
+    """A cluster has specs that a backup has otherwise; nothing of the backup was restored."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("FILE", problem)
+
+
 class StaleRevisionError(ValidationError):
     """Somebody changed what a command, or its file, was about to change."""
 
@@ -116,7 +123,10 @@ _STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
     (ExitStatus.USAGE, (WrongValueError,)),
     (ExitStatus.NOT_FOUND, _MISSING),
     (ExitStatus.TIMEOUT, (TimeoutError,)),
-    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError, PlanNotAppliedError)),
+    (
+        ExitStatus.CONFLICT,
+        (ApplyConflictError, BackupDiffersError, StaleRevisionError, PlanNotAppliedError),
+    ),
 )
 
 

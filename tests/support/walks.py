@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.support.dev_cluster import running_dev
 from tests.support.documents import Block, missing_line
+from tests.support.quick_spark import with_defaults_of_spark
 from tests.support.recipes import Step, changed
 
 _FENCE = re.compile(r"^```", re.MULTILINE)
@@ -124,7 +125,9 @@ class Walk:
 
 def environment_of(python: Path) -> dict[str, str]:
     """Return the environment of a reader who activated that of an interpreter, and set nothing else."""
-    # The tests' settings of Spark name a module of theirs, which an environment of a user's has not.
     ours = ("BROADSHEET_", "CONSUMER_", "BROKER_", "ETCD_", "AUTH_", "PYTEST_", "COV_", "SPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return kept | {"PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]])}
+    # The tests' settings of Spark name a module of theirs, which an environment of a user's has not.
+    return with_defaults_of_spark(
+        kept | {"PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]])}
+    )

@@ -14,6 +14,7 @@ from broadsheet.cli.backup.create import summary_of
 from broadsheet.cli.backup.file import SavedShard, read_backup
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.errors import BackupDiffersError
 from broadsheet.cli.options import YesOrDryRun, argument, command_options
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.output.tables import print_table
@@ -25,7 +26,6 @@ from broadsheet.leases.migration.layouts import LAYOUTS
 from broadsheet.leases.migration.plan import MigrationStep, carry_out, plan_import, records_of
 from broadsheet.leases.opening import open_store
 from broadsheet.leases.record import LeaseRecord
-from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2, shard_pb2
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import ShardSpec
@@ -59,13 +59,12 @@ def difference(
     """Compare saved specs with those that are there, each by its name.
 
     Raises:
-        ValidationError: some are there with other specs: the cluster is not the one that was lost.
+        BackupDiffersError: some are there with other specs: the cluster is not the one that was lost.
     """
     other = [name for name, spec in saved.items() if name in present and present[name] != spec]
     if other:
         named = ", ".join(other[:NAMED_MAX]) + (" …" if len(other) > NAMED_MAX else "")
-        raise ValidationError(
-            "FILE",
+        raise BackupDiffersError(
             f"{counted(len(other), what)} of the cluster differ from the backup: {named}. A restore changes nothing "
             "that is there: delete them first, or apply what you want of the backup by hand",
         )

@@ -23,13 +23,13 @@ async def sink_delta(connection: Connection, options: _DeltaOptions) -> None:
     """Carry journals, or a topic, into a Delta table.
 
     Each journal gets a shard. A commit of the table is a transaction of the shard: its rows are there once, with the
-    journal and the offset of each. Columns that the table lacks are added to it. Settings are the
-    storage options of delta-rs; a secret must be a file on each member. Each commit makes files: let transactions last
+    journal and the offset of each. Columns that the table lacks are added to it. Settings are those of delta-rs for
+    its storage; a secret must be a file on each member. Each commit makes files: let transactions last
     10 seconds or longer.
 
     \b
     Examples:
-      shardctl sink delta orders/part-000 orders/part-001 --table s3://lake/orders \\
+      shardctl sink delta orders/part-000 --table s3://lake/orders \\
           --min-txn 10s --max-txn 30s --set AWS_REGION=eu-central-1
     """
     sink = Sink(

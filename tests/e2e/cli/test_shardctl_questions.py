@@ -48,8 +48,7 @@ def test_question_at_a_terminal_is_asked_until_it_is_answered(cluster: CounterCl
 
     interrupted = _asked(cluster)
     interrupted.wait_for("[y/N]: ")
-    interrupted.type("\x03")
-    assert (interrupted.end(), _is_there(cluster)) == (1, True)
+    assert (interrupted.interrupt(), _is_there(cluster)) == (1, True)
     assert "Traceback" not in interrupted.output
 
     agreed = _asked(cluster, "perhaps", "y")

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import Delete, prefix_range_end
+from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.main import main
 from broadsheet.consumer.member.service import Service
 from broadsheet.journals.client import JournalClient
@@ -103,7 +104,7 @@ async def test_cluster_whose_etcd_is_lost_goes_on_of_its_backup(
         changed.spec.hot_standbys = 1
         await client.apply(upserts(changed.spec, expect=changed.mod_revision))
         refused = await _shardctl(cluster, member, "backup", "restore", str(file), "--yes")
-        assert refused.exit_code == 1
+        assert refused.exit_code == ExitStatus.CONFLICT
         assert f"1 shard of the cluster differ from the backup: {SHARD}" in refused.stderr
 
 

@@ -109,7 +109,7 @@ def test_commands_take_keys_from_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     by_token = shardctl("shardctl journals list")
 
     for ran, name in ((by_option, "none"), (by_variable, "absent"), (by_token, "token")):
-        assert ran.status == 1
+        assert ran.status == 2
         assert f"cannot read {tmp_path}/{name}: No such file" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
 

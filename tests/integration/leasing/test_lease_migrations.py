@@ -230,22 +230,22 @@ def test_leases_are_evicted_after_a_dry_run(sql_store: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    ("line", "status", "problem"),
     [
-        ("list {sql}", "there is no file"),
-        ("export {sql}", "there is no file"),
-        ("evict {sql}", "KEY: expected KEYs, or --owner, or both"),
-        ("import orders.jsonl {sql}", "from: orders.jsonl is no file, and no store"),
-        ("import {sql} {sql}", "expected another store than FROM"),
-        ("import {sql} orders", "store: expected e.g. etcd:/my-application"),
-        ("list etcd:/a?endpoints=nowhere", "etcd.endpoints[0]: expected host:port"),
+        ("list {sql}", 3, "there is no file"),
+        ("export {sql}", 3, "there is no file"),
+        ("evict {sql}", 2, "KEY: expected KEYs, or --owner, or both"),
+        ("import orders.jsonl {sql}", 2, "FROM: orders.jsonl is no file, and no store"),
+        ("import {sql} {sql}", 2, "expected another store than FROM"),
+        ("import {sql} orders", 2, "TO: expected e.g. etcd:/my-application"),
+        ("list etcd:/a?endpoints=nowhere", 1, "etcd.endpoints[0]: expected host:port"),
     ],
 )
-def test_mistake_is_one_line(line: str, problem: str, sql_store: str) -> None:
-    """On standard error, with status 1, and no file made."""
+def test_mistake_is_one_line(line: str, status: int, problem: str, sql_store: str) -> None:
+    """On standard error, with the status of its kind, and no file made."""
     ran = shardctl(f"shardctl leases {line.format(sql=sql_store)}")
 
-    assert ran.status == 1
+    assert ran.status == status
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1
     assert problem in ran.stderr

@@ -13,8 +13,14 @@ from broadsheet.spark_bridge.content.registry import spark_content_of
 from tests.support.sources import our_modules
 
 _ROOM = "journals/content/"
-_JSON_BY_DEFINITION = {"broadsheet/cli/shards/replay.py", "consumer/client/referenced_journals.py"}
-"""Dead letters are JSON lines whatever else the journals hold, so these check that a journal takes them."""
+_JSON_BY_DEFINITION = {
+    "broadsheet/cli/shards/replay.py",
+    "consumer/client/referenced_journals.py",
+    "consumer/commands/commands.py",
+    "consumer/relay/kafka_outlet.py",
+}
+"""Dead letters and commands are JSON lines whatever else the journals hold, so these check that a journal takes them;
+and what Kafka's relay calls a field is one of JSON."""
 _NAME = re.compile(r'^([A-Z_]+): Final = "(\w+/[\w.+-]+)"$', re.MULTILINE)
 """The constant of a content type's name."""
 _RECORD = re.compile(r"^CONTENT: Final = ContentType\(", re.MULTILINE)

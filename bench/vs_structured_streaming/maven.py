@@ -17,11 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
-from cryptography.hazmat.primitives.serialization.pkcs12 import (
-    PKCS12Certificate,
-    serialize_java_truststore,
-)
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509 import load_der_x509_certificate
 
@@ -95,17 +91,20 @@ def spark_kafka_jars() -> list[Path]:
 def _trust_of_python() -> Iterator[list[str]]:
     """Yield options of a JVM by which it trusts the authorities that Python trusts; none if Python names none."""
     found = ssl.create_default_context().get_ca_certs(binary_form=True)
-    if not found:  # In a folder of files, each of which is read when it is needed.
+    # In a folder they are read one by one, when they are needed; and cryptography writes such stores from 45 on.
+    if not found or not hasattr(pkcs12, "serialize_java_truststore"):
         yield []
         return
     with warnings.catch_warnings():
         # Some authorities number their certificates as RFC 5280 forbids.
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         certificates = [
-            PKCS12Certificate(load_der_x509_certificate(each), str(number).encode())
+            pkcs12.PKCS12Certificate(load_der_x509_certificate(each), str(number).encode())
             for number, each in enumerate(found)
         ]
-    store = serialize_java_truststore(certificates, BestAvailableEncryption(_PASSWORD.encode()))
+    store = pkcs12.serialize_java_truststore(
+        certificates, BestAvailableEncryption(_PASSWORD.encode())
+    )
     with tempfile.NamedTemporaryFile(suffix=".p12") as file:
         file.write(store)
         file.flush()

@@ -237,7 +237,7 @@ class Probes:
         self._journal = journal
         self._keys, self._first = keys, first
         self.due: dict[int, float] = {}
-        """When each row was to be published, monotonic seconds."""
+        """The times at which rows were due, monotonic seconds."""
         self.answers: list[Answer] = []
         self._arrived = asyncio.Event()
 

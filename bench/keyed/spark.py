@@ -50,7 +50,7 @@ _CONF = {
 
 
 class Totals(StatefulProcessor):
-    """What `bench.keyed.app.Totals` does."""
+    """The same as `bench.keyed.app.Totals`, for Spark."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the total."""

@@ -57,7 +57,7 @@ def q2() -> Stream:
 
 
 def q3() -> Stream:
-    """Who sells in some states, and what: an unbounded join."""
+    """Sellers of some states with what they sell: an unbounded join."""
     sellers = _persons().where(col("state").isin(["OR", "ID", "CA"]))
     items = _auctions().where(col("category") == 10)
     pairs = (

@@ -1,1 +1,1 @@
-"""What operators wait for: upgrades, backups, restores."""
+"""The waits of operators: upgrades, backups, restores."""

@@ -1,4 +1,4 @@
-"""What an operator waits for: `make bench BENCH=operate`.
+"""The waits of an operator: `make bench BENCH=operate`.
 
 rolling_upgrade_pause_max_s          longest time between two messages of one shard while members are replaced
 rolling_upgrade_failed_queries       of a client that asks for each shard all the time

@@ -25,7 +25,7 @@ SUMS = sums_journal(ROWS)
 
 @dataclass(frozen=True, slots=True)
 class RowCluster:
-    """What runs, apart from the client."""
+    """The servers, apart from the client."""
 
     broker: EmbeddedBrokerProcess
     member: EmbeddedMemberProcess

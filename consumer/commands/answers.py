@@ -10,10 +10,10 @@ StoreT_contra = TypeVar("StoreT_contra", contravariant=True)
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
-    """What a shard keeps of a command that it has executed."""
+    """The record of a command that a shard has executed."""
 
     at_ms: int
-    """When the command was published; milliseconds since the Unix epoch."""
+    """Time at which the command was published, milliseconds since the Unix epoch."""
     content: bytes
     """Opaque bytes, some hundred of them at most beside the response."""
 

@@ -47,7 +47,7 @@ ResponseT = TypeVar("ResponseT")
 
 ID_CHARACTERS_MAX: Final = 200
 KEEP_SECONDS: Final = 3600.0
-"""How long answers are kept by default: longer than a caller repeats a call."""
+"""Time for which answers are kept by default, seconds: longer than a caller repeats a call."""
 _FORGET_AT_ONCE: Final = 1000
 """Most answers that one command removes, so that no command waits for many."""
 _FORGETS_PER_KEEP: Final = 64
@@ -128,7 +128,7 @@ class Commands(Generic[RequestT, ResponseT]):
             WeakKeyDictionary()
         )
         self._forgotten_ms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """When old answers of a store were last looked for."""
+        """Time of the last look for old answers, by store; milliseconds since the Unix epoch."""
 
     # -- for the shard's worker thread
 
@@ -172,6 +172,9 @@ class Commands(Generic[RequestT, ResponseT]):
         """
         command: CommandMessage = envelope.message
         if envelope.flags == Flags.ACK_TXN or command.shard != shard.id or not command.id:
+            return
+        if not _is_id(command.id):
+            # Not of `execute`, so no call waits for it; a table of answers might not take the id, each time again.
             return
         at_ms = self._time_of(envelope)
         if self._answers.get(store, command.id) is None:
@@ -278,11 +281,15 @@ class Commands(Generic[RequestT, ResponseT]):
 
 
 def _checked_id(command_id: str) -> str:
-    if len(command_id) > ID_CHARACTERS_MAX or (command_id and not command_id.isprintable()):
+    if not _is_id(command_id):
         raise ValidationError(
             "command_id", f"expected at most {ID_CHARACTERS_MAX} printable characters"
         )
     return command_id
+
+
+def _is_id(command_id: str) -> bool:
+    return len(command_id) <= ID_CHARACTERS_MAX and command_id.isprintable()
 
 
 def _digest(encoded: bytes | msgspec.Raw) -> str:

@@ -249,7 +249,7 @@ class KeyedApplication:
             has_side_journal=side is not None,
             sets_failed_apart=on_error == "side_journal",
         )
-        """What transactions have in common."""
+        """The parts that transactions have in common."""
 
     def new_run(self, shard: Shard, store: KeyedStore) -> KeyedRun:
         """Return the transactions of a new processor over a restored store."""

@@ -149,7 +149,7 @@ class KeyedFiles:
 
     @property
     def read_to(self) -> ReadTo:
-        """Where files of changes were read to."""
+        """The end of what was read of the files of changes."""
         return self._files.read_to
 
     def follow(self, after: int, read_to: ReadTo) -> Iterator[tuple[KeyedFrame, Rows]]:

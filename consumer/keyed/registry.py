@@ -38,7 +38,7 @@ class Removal(msgspec.Struct):
 
     @property
     def suffixes(self) -> frozenset[bytes]:
-        """What the suffixes of their rows begin with."""
+        """The bytes with which the suffixes of their rows begin."""
         return frozenset(map(_two_bytes, self.numbers))
 
     def encode(self) -> bytes:

@@ -30,7 +30,7 @@ class LocalState:
     kept: Path | None = None
     """Where the application keeps the files of shards without a log; not used, because this one has a log."""
     follower: StandbyFollower | None = None
-    """What followed these files while this was a standby, if the application has such a thing."""
+    """The follower of these files while this was a standby, if the application has one."""
 
     @property
     def temporary(self) -> bool:

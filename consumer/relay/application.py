@@ -29,7 +29,7 @@ TXN_BYTES_MAX: Final = 16 * 2**20
 
 
 class CarriesOut:
-    """What relays of journals and of topics share."""
+    """The parts that relays of journals and of topics share."""
 
     def new_store(self, shard: Shard) -> Outlet:
         """Return the store of the system that the shard's labels name.

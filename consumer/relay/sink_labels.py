@@ -40,7 +40,7 @@ class SinkKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where a shard's messages go."""
+    """The destination of a shard's messages."""
 
     kind: SinkKind
     to: str

@@ -72,7 +72,7 @@ class Recovery:
         self._outcome = asyncio.get_running_loop().create_future()
         self._player: Player | None = None
         self.follower = new_follower(self._directory)
-        """What follows the played files."""
+        """The follower of the played files."""
         self._author = 0
         self._counted_bytes = 0
         self._recorder: Recorder | None = None

@@ -9,7 +9,7 @@ _NUMBER_MASK: Final = 2**_NUMBER_BITS - 1
 
 
 class TableVersion(NamedTuple):
-    """What a table has of a shard."""
+    """The version of a shard in a table."""
 
     epoch: int = 0
     """Of its holder; 0: it never had one."""

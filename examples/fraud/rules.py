@@ -1,4 +1,4 @@
-"""How a purchase is scored by what its card did before. Pure, so that a replay of all purchases is the judge."""
+"""Scores of purchases by what their cards did before. Pure, so that a replay of all purchases is the judge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What a card did so far."""
+    """The purchases of a card so far."""
 
     purchases: int = 0
     cents_total: int = 0

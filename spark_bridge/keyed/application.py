@@ -58,12 +58,12 @@ MODES: Final[dict[str, Literal["none", "processing", "event"]]] = {
 ROWS_MAX: Final = 10_000
 """Rows of a DataFrame: Spark's default of `spark.sql.execution.arrow.maxRecordsPerBatch`."""
 _CONFIG: Final = b"spark.modes"
-"""What a later start of the query may not change, beside the state."""
+"""The settings that a later start may not change, beside the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostingOptions:
-    """How a processor is hosted, where Spark has a setting of the session, or nothing."""
+    """Settings of the host, which are the session's in Spark, or do not exist there."""
 
     strict: bool = False
     """Refuse values of state that Spark stores as null in silence; else they are stored so too, and counted."""
@@ -72,9 +72,9 @@ class HostingOptions:
     rows_max: int = ROWS_MAX
     """Rows of a DataFrame that a handler gets at once."""
     state: StateOptions | None = None
-    """Where state is kept."""
+    """The place and the bounds of state."""
     side: JournalOutput | None = None
-    """Where late rows go; None: they are dropped, and counted."""
+    """Output of late rows; None: they are dropped, and counted."""
     clock: Clock | None = None
     """For the batch time; None: the machine's."""
 

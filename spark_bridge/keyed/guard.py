@@ -1,4 +1,4 @@
-"""Where state may be used, in Spark's terms: which call works when, and what an error of state does.
+"""The uses of state that Spark allows: which call works when, and what an error of state does.
 
 An error of state closes the state, as Spark's server does: a handler that catches it gets no further, and the
 transaction fails. The texts of errors were read from a running Spark 4.3.
@@ -20,7 +20,7 @@ _CANNOT: Final = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID"
 
 
 class ProcessorPhase(Enum):
-    """Where a processor is in its life."""
+    """The part of its life that a processor is in."""
 
     CREATED = "CREATED"
     INITIALIZED = "INITIALIZED"

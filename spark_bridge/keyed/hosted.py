@@ -31,7 +31,7 @@ from broadsheet.spark_bridge.keyed.output_times import OutputTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """How a processor is hosted."""
+    """The settings by which a processor is hosted."""
 
     key: pa.Schema
     mode: TimeMode

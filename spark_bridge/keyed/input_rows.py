@@ -1,4 +1,4 @@
-"""What handlers get of a transaction's rows: Rows, or pandas' DataFrames, as Spark's workers make them.
+"""The rows of a transaction as handlers get them: Rows, or pandas' DataFrames, as Spark's workers make them.
 
 Columns become Python values once for all keys of a transaction; a key gets a slice.
 

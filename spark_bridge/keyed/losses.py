@@ -1,4 +1,4 @@
-"""What becomes of values that Spark would store as something else: they are counted, or refused."""
+"""Values that Spark would store as something else: they are counted, or refused."""
 
 from __future__ import annotations
 

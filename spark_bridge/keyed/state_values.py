@@ -66,7 +66,7 @@ _ZEROS: Final[Mapping[type[DataType], Any]] = {
     DecimalType: None,
     **dict.fromkeys(_BITS, 0),
 }
-"""What a null reads back as in a field that may not be null; in fields of other types it ends Spark's query."""
+"""The value as which a null reads back in a field that may not be null; in other fields it ends Spark's query."""
 
 
 class StateValues:

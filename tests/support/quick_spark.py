@@ -15,11 +15,11 @@ _JAVA_OPTIONS = (
     # What runs for seconds is not worth the compiler that takes its time, nor threads that collect garbage.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
-    # Figures for tools that nobody attaches, in a file of /tmp that a killed JVM leaves.
+    # Figures for tools that are not attached, in a file of /tmp that a killed JVM leaves.
     "-XX:-UsePerfData",
 )
 _SPARK_DEFAULTS = {
-    # Pages that nobody looks at cost each driver a second.
+    # Pages without readers cost each driver a second.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Each task of a session that hosts members is a process of its own; it begins with its modules imported.

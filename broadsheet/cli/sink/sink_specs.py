@@ -53,7 +53,7 @@ class SinkOptions:
 
 @command_options
 class SourceOptions:
-    """What the shards of a sink read."""
+    """The sources of a sink's shards."""
 
     journals: JournalNames
     selector: Selector
@@ -67,7 +67,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkPart:
-    """What one shard reads."""
+    """The sources of one shard."""
 
     name: str
     """Behind the prefix, in the shard's id."""

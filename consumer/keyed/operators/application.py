@@ -57,10 +57,10 @@ class StreamOptions:
     message_type: MessageType = _JSON
     """Encoding of the output: `JsonType()` or `ArrowType()`."""
     side: JournalOutput | None = None
-    """Where rows go that are late, have no event time, or one too far in the future, with `late_reason`; None: they
+    """Output of rows that are late, have no event time, or one too far in the future, with `late_reason`; None: they
     are dropped and counted, those of the future handled."""
     state: StateOptions = field(default_factory=StateOptions)
-    """Where state is kept."""
+    """The place and the bounds of state."""
     source: MessageProducer[Any] | None = None
     """Brings the messages, in place of journals, such as a `KafkaSource`."""
     source_type: Callable[[JournalSpec], MessageType] | None = None

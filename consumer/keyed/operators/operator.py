@@ -26,7 +26,7 @@ decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 
 @dataclass(slots=True)
 class Processed:
-    """What an operator makes of a transaction."""
+    """An operator's results of a transaction."""
 
     rows: TimedRows
     apart: list[tuple[pa.Table, str]] = field(default_factory=list)

@@ -99,7 +99,7 @@ class OperatorNode:
     time: Literal["none", "event", "processing"]
     """The kind of time that it depends on."""
     emits: str
-    """When rows come out of it, for people."""
+    """The moment at which rows come out of it, for people."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -151,7 +151,7 @@ class OperatorPlan:
 
     @property
     def identities(self) -> list[str]:
-        """What must not change between two lives of the state, of each operator."""
+        """The parts of each operator that must not change between two lives of the state."""
         return [node.operator.identity for node in self.operators]
 
     def explain(self) -> str:

@@ -73,7 +73,7 @@ SetApart = Callable[[pa.Table, str], None]
 
 
 class _StageClock(msgspec.Struct):
-    """How far an operator is, epoch milliseconds."""
+    """The progress of an operator, epoch milliseconds."""
 
     tried: int = NEVER_LATE
     """Watermark that it last went by: what belongs before it is late."""
@@ -83,7 +83,7 @@ class _StageClock(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What transactions go by."""
+    """The settings of transactions."""
 
     journals: Sequence[str]
     """The shard's sources."""

@@ -46,7 +46,7 @@ RANK: Final = "rank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopRule:
-    """What is kept."""
+    """The number and order of the rows that are kept."""
 
     n: int
     by: str
@@ -78,7 +78,7 @@ class Top:
         Args:
             key: Columns of the key.
             schema: Of the rows.
-            rule: What is kept.
+            rule: The number and order of the rows that are kept.
             window: Windows; None: all rows so far.
             time_type: Of the bounds of windows in the output.
             lateness: Milliseconds for which a window that ended still takes rows.

@@ -28,7 +28,7 @@ _INLINE, _RECORD = "inline", "record"
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """Where the record of a checkpoint is."""
+    """The place of a checkpoint's record."""
 
     partition: int
     offset: int

@@ -96,7 +96,7 @@ class KafkaStore:
 
     @property
     def pending(self) -> int:
-        """How many records the running transaction has."""
+        """Number of records of the running transaction."""
         return len(self._pending)
 
     def publish(

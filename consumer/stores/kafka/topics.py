@@ -44,14 +44,14 @@ _UNTOLD: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
 _BATCH_BYTES: Final = 512
-"""What a record and its batch need beside key, value and headers, at most."""
+"""Most bytes that a record and its batch need beside key, value and headers."""
 AnswerT = TypeVar("AnswerT")
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What a topic takes."""
+    """The limits of a topic."""
 
     partitions: int
     record_bytes_max: int
@@ -59,7 +59,7 @@ class TopicLimits:
 
 
 class Marker(NamedTuple):
-    """What Kafka has of a shard."""
+    """The state of a shard in Kafka."""
 
     number: int
     """Of its last transaction; 0: there is no marker."""

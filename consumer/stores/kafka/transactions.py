@@ -65,7 +65,7 @@ class SinkId(NamedTuple):
 
 
 class TxnProgress(NamedTuple):
-    """What a transaction says of the shard."""
+    """The marker of a shard, as a transaction carries it."""
 
     number: int
     checkpoint: bytes

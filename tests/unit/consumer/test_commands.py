@@ -258,7 +258,8 @@ def test_messages_that_are_no_command_of_this_shard_do_not_stop_it() -> None:
     foreign = {"id": "1", "shard": "other", "request": {"account": "ada", "amount": 7}}
     unreadable = {"id": "2", "shard": "bank", "request": {"account": 1}}
     with cluster:
-        cluster.publish(JOURNAL, foreign, unreadable, {"shard": "bank"})
+        wrong_ids = [foreign | {"id": each, "shard": "bank"} for each in ("x" * 201, "a\0b")]
+        cluster.publish(JOURNAL, foreign, unreadable, {"shard": "bank"}, *wrong_ids)
         cluster.read_through()
         kept = cluster.query(lambda store: [SqliteAnswers().get(store, each) for each in "12"])
         assert kept[0] is None

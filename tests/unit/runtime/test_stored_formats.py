@@ -95,7 +95,7 @@ def test_document_that_any_reader_may_take_is_taken(needed: int) -> None:
 
 @pytest.mark.parametrize("needed", ["2", None, 1.5, []])
 def test_number_of_a_reader_that_is_none_is_refused(needed: object) -> None:
-    """A later release may write a form of the number that nobody thought of: it is later all the same."""
+    """A later release may write a form of the number that this one does not know: it is later all the same."""
     with pytest.raises(DocumentError, match="a later release wrote x"):
         Format("x", "wait").check(needed)
 

@@ -96,7 +96,7 @@ def _committed(lives: HostedLives, name: str, key: str) -> Any:
 def test_initial_state_comes_before_the_first_rows_and_once(
     tmp_path: Path, ends: list[HostedLives], in_pandas: bool
 ) -> None:
-    """State begins with the given rows, also for keys without input; a later start does not begin anew."""
+    """State begins with the given rows, also for keys without input; a later start goes on from its own state."""
     initial = [Row(id="0", initVal=789), Row(id="3", initVal=987)]
     lives = query(tmp_path, Summed(in_pandas=in_pandas), initialState=initial)
     ends.append(lives)

@@ -134,8 +134,11 @@ class _Calling:
     def run(self, attempt: Perform[AnswerT]) -> AnswerT:
         while (remaining := self._deadline - time.monotonic()) > 0:
             answer, outcome, route = self._try_once(attempt, remaining)
-            heard = self._table.heard_lately(self._shard_id, time.monotonic())
-            step = self._history.after(outcome, route, confirmed=heard)
+            now = time.monotonic()
+            heard = self._table.heard_lately(self._shard_id, now)
+            step = self._history.after(
+                outcome, route, confirmed=heard, cut_short=now >= self._deadline
+            )
             if isinstance(step, Confirm):
                 assert route is not None, "somebody answered"
                 step = self._confirm(route, step.error)

@@ -221,13 +221,21 @@ class CallHistory:
         """Whether no member was found for the last attempt."""
         self.attempts = 0
 
-    def after(self, outcome: Outcome, route: ShardRoute | None, *, confirmed: bool) -> Step:
+    def after(
+        self,
+        outcome: Outcome,
+        route: ShardRoute | None,
+        *,
+        confirmed: bool,
+        cut_short: bool = False,
+    ) -> Step:
         """Return the step after an attempt.
 
         Args:
             outcome: Of the attempt.
             route: The member that it asked; None if no member was known.
             confirmed: Whether a member named this primary just now.
+            cut_short: Whether the call's own deadline passed in the attempt.
         """
         self.attempts += 1
         self._is_alone = route is None
@@ -237,11 +245,11 @@ class CallHistory:
             case Failed(error):
                 return Final(error)
             case Moved(cause, header):
-                self._note(route, cause)
+                self._note(route, cause, cut_short=cut_short)
                 learned = None if route is None else later_route(route, header)
                 return self._again(route, learned)
             case Questioned(cause, error):
-                self._note(route, cause)
+                self._note(route, cause, cut_short=cut_short)
                 end = error or TokenIgnoredError(self._shard_id, self._method)
                 return Final(end) if confirmed else Confirm(end)
             case _:
@@ -281,10 +289,13 @@ class CallHistory:
         self._followed = 0
         return Again(learned if elsewhere else None)
 
-    def _note(self, route: ShardRoute | None, cause: str) -> None:
+    def _note(self, route: ShardRoute | None, cause: str, *, cut_short: bool) -> None:
         endpoint = _NOBODY if route is None or not route.endpoint else route.endpoint
         # Taken out and put back, so that the last ones asked are the last in the dictionary.
-        times, _ = self._asked.pop(endpoint, (0, ""))
+        times, earlier = self._asked.pop(endpoint, (0, ""))
+        # The call's own deadline says nothing of the member; what an earlier attempt met does.
+        if cut_short and earlier:
+            cause = earlier
         self._asked[endpoint] = (times + 1, cause[:CAUSE_CHARACTERS_MAX])
         while len(self._asked) > ASKED_MAX:
             self._asked.pop(next(iter(self._asked)))

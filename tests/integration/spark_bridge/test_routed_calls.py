@@ -117,7 +117,7 @@ async def test_resolver_outlives_every_member_that_it_was_given(
         await client.apply(upserts(shard(SHARD, JOURNALS[0])))
         await wait_for_primaries(client, SHARD)
         resolver = await resolver_of(first, directory=directory, deadline_seconds=20)
-        alone = await resolver_of(first, deadline_seconds=0.5)
+        alone = await resolver_of(first, deadline_seconds=3)
     async with cluster.member("b") as second, client_of(second) as client:
         await wait_for_primaries(client, SHARD)
         with (
@@ -148,7 +148,7 @@ async def test_member_of_another_cluster_at_a_known_address_is_not_believed(
     Why: in the weeks of a query addresses are given to others, and the shard would be "not found".
     """
     async with cluster.member("a") as member:
-        resolver = await resolver_of(member, deadline_seconds=0.5)
+        resolver = await resolver_of(member, deadline_seconds=3)
         foreign = _shipped(resolver, cluster_id=7, cluster="7:x")
 
         with pytest.raises(MembersGoneError, match="belongs to another cluster by now"):

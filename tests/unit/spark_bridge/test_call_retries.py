@@ -228,6 +228,18 @@ def test_too_late_tells_each_member_once_with_its_last_cause_and_how_often() -> 
     assert len(str(error)) < 1000
 
 
+def test_too_late_keeps_the_cause_before_an_attempt_that_the_deadline_cut_short() -> None:
+    """Why: "deadline exceeded" of the last attempt hid that the member belongs to another cluster."""
+    call = history()
+    call.after(Moved("of another cluster"), None, confirmed=False)
+    call.after(Moved("deadline exceeded"), None, confirmed=False, cut_short=True)
+    call.after(Moved("deadline exceeded"), route_to(HERE), confirmed=False, cut_short=True)
+
+    asked = call.too_late().asked
+
+    assert asked == {"nobody": "2 times, last of another cluster", HERE: "deadline exceeded"}
+
+
 def test_too_late_at_once_says_so() -> None:
     """A caller's own deadline may have passed before the first attempt."""
     assert "asked no member" in str(history().too_late())

@@ -9,6 +9,7 @@ to the one that an answer's header names; only ListReplicas is passed on, becaus
 
 from collections import abc as _abc
 from broadsheet.wire import journal_pb2 as _journal_pb2
+from broadsheet.wire import progress_pb2 as _progress_pb2
 from broadsheet.wire import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -104,6 +105,7 @@ class ReplicaProgress(_message.Message):
     BEHIND_SECONDS_FIELD_NUMBER: _builtins.int
     READ_THROUGH_FIELD_NUMBER: _builtins.int
     PUBLISH_AT_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     slot: _builtins.int
     """0 is the primary."""
@@ -121,6 +123,10 @@ class ReplicaProgress(_message.Message):
     def publish_at(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Ends of what a primary has published, bytes by journal."""
 
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedCompositeFieldContainer[_progress_pb2.Progress]:
+        """Longer operations that the replica carries out or takes part in."""
+
     def __init__(
         self,
         *,
@@ -130,10 +136,11 @@ class ReplicaProgress(_message.Message):
         behind_seconds: _builtins.float = ...,
         read_through: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         publish_at: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        operations: _abc.Iterable[_progress_pb2.Progress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "publish_at", b"publish_at", "read_through", b"read_through", "shard", b"shard", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "operations", b"operations", "publish_at", b"publish_at", "read_through", b"read_through", "shard", b"shard", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

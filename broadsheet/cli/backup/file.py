@@ -44,7 +44,7 @@ class SavedShard:
 
 @dataclass(slots=True)
 class Backup:
-    """What a backup holds."""
+    """Specs, hints and positions of a cluster, as one file keeps them."""
 
     journals: list[JournalSpec] = field(default_factory=list)
     shards: list[SavedShard] = field(default_factory=list)

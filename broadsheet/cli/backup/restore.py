@@ -46,7 +46,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class MissingSpecs(Generic[SpecT]):
-    """What a backup has beside a cluster."""
+    """Specs of a backup, set apart by what a cluster has of them."""
 
     missing: Sequence[SpecT]
     same: Sequence[str]

@@ -131,7 +131,7 @@ _CALLS: Final = Group(
 
 @command_options
 class EtcdOptions:
-    """Where etcd is, and how long it may take."""
+    """Addresses of etcd, and the longest time of a request."""
 
     endpoints: str = option(
         "Comma-separated endpoints.", "--etcd", env="ETCD_ADDRESS", default="127.0.0.1:2379"
@@ -165,7 +165,7 @@ class EtcdOptions:
 
 @command_options
 class PolicyOptions:
-    """How the leader places shards."""
+    """Rules by which the leader places shards."""
 
     balance: str = option(
         "How even members' loads should be.",

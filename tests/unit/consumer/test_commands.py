@@ -147,14 +147,14 @@ class Bank:
     """Executes deposits; beside them it reads an ordinary journal of the same deposits."""
 
     def __init__(self, kind: str = "sqlite", *, keep_seconds: float = 3600.0) -> None:
-        self._kind = KINDS[kind]()
+        self.kind = KINDS[kind]()
         self.commands = Commands(
-            JOURNAL, Deposit, Balance, answers=self._kind.answers, keep_seconds=keep_seconds
+            JOURNAL, Deposit, Balance, answers=self.kind.answers, keep_seconds=keep_seconds
         )
 
     def new_store(self, shard: Shard) -> Any:
         """Return a store of the kind."""
-        return self._kind.new_store(shard)
+        return self.kind.new_store(shard)
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
         """Commands have an encoding of their own."""
@@ -175,7 +175,7 @@ class Bank:
     def _deposit(self, store: Any, deposit: Deposit) -> Balance:
         if deposit.amount < 0:
             raise CommandRefusedError(f"amount: expected at least 0, got {deposit.amount}")
-        return Balance(self._kind.add(store, deposit.account, deposit.amount))
+        return Balance(self.kind.add(store, deposit.account, deposit.amount))
 
 
 def _cluster(kind: str = "sqlite", **settings: Any) -> tuple[TestCluster, Commands[Any, Any]]:
@@ -273,7 +273,7 @@ def test_answers_are_forgotten_by_age_the_oldest_first(kind: str) -> None:
     """Kept answers would grow for ever; those that callers may still ask for stay."""
     cluster, commands = _cluster(kind)
     bank = Bank(kind)
-    answers = bank._kind.answers if kind != "sql" else None
+    answers = bank.kind.answers if kind != "sql" else None
     del commands
     with cluster:
 

@@ -196,6 +196,9 @@ class ForkDetector:
         """Record the first operation of an author that is of another branch."""
         if self._found is None and (author, first.seq_no) not in self._decided:
             self._found = _Found(first.seq_no, first.offset, author)
+            # An operation of his that strayed before must not hide that he is of the other branch from here on.
+            if self._others.get(author, first.seq_no) < first.seq_no:
+                self._others[author] = first.seq_no
         self._others.setdefault(author, first.seq_no)
 
     def fork(self, next_seq: int) -> Fork | None:

@@ -87,7 +87,9 @@ async def test_commit_behind_a_strangers_operation_is_recovered_with_its_outputs
             await wait_for_primaries(client, SHARD)
         counts = await counts_of(one.resolver, SHARD, kind, read_through={SOURCE: end})
         assert counts == {"a": 4, "b": 2, "c": 2}
-        assert [each["log"] for each in events if each["event"] == "recovery_log.fork"] == [log]
+        # A recorder that saw the stranger before it recorded the commit left none of its operations behind, so no fork.
+        forked = [each["log"] for each in events if each["event"] == "recovery_log.fork"]
+        assert forked in ([], [log])
         # Recorded behind the fork, and recovered without a decision of the registers' present holder.
         end = await producer.publish(SOURCE, ["d"])
         await counts_of(one.resolver, SHARD, kind, read_through={SOURCE: end})

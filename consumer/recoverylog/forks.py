@@ -128,7 +128,7 @@ class ForkDetector:
         """In order of their numbers."""
         self._turns_only: list[int] = []
         """Numbers of operations that change nothing, in order."""
-        self._first_author = 0
+        self._first_author, self._first_seq = 0, 0
         self._found: _Found | None = None
         self._late: dict[int, _Late] = {}
         """The newest by author, of authors whose hand-over may have come too late."""
@@ -140,7 +140,7 @@ class ForkDetector:
         if self.author:
             self._turns.append(_Turn(op.seq_no, op.checksum, offset, op.author, self.author))
         else:
-            self._first_author = op.author
+            self._first_author, self._first_seq = op.author, op.seq_no
         self.author = op.author
 
     def on_turn_only(self, seq_no: int) -> None:
@@ -152,6 +152,10 @@ class ForkDetector:
 
         The hand-over of a loser, and a copy of what an author repeated, are no fork.
         """
+        # Hints give a lower bound of where their first operation begins: those before it are read, too, and what they
+        # follow from is not known.
+        if op.seq_no < self._first_seq or not self.author:
+            return
         turn = self._turn_at(op.seq_no)
         # One whose turn this is, is known by all of his operations, however long ago.
         if turn is not None and turn.seq_no == op.seq_no:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.recoverylog.forks import leads_elsewhere
 from broadsheet.consumer.recoverylog.fsm import OperationOutcome
 from broadsheet.consumer.recoverylog.operation import framed
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, Playback, PlaybackPosition
@@ -323,3 +324,44 @@ def test_operations_that_follow_from_others_are_told_until_the_log_goes_on() -> 
     log.append(goes_on.nothing())
     playback.feed(end, log.content[end:])
     assert playback.strayed == 0
+
+
+def test_operations_before_the_hints_do_not_hide_on_which_branch_of_a_fork_their_author_is() -> (
+    None
+):
+    """Why: they were taken for strayed, so that the holder named by the registers was of neither branch of a later
+    fork, and recovery was refused.
+    """
+    log, chain = FileLog.empty(), OpChain(1)
+    log.append(
+        chain.nothing(), chain.set_property("/p", "1"), chain.create("/a"), chain.write(3, 0, b"a")
+    )
+    hints = log.hints()
+    # A recorder knows only a lower bound of where its operation began.
+    hints.live_nodes[0].segments[0].first_offset = 1
+    stranger = chain.branch(9)
+    for each in (stranger.nothing(), chain.write(3, 1, b"b"), stranger.create("/strange")):
+        log.append(each)
+
+    fork = PlayedLogs(hints, {LOG: [(0, log.content)]}).play().playback.fork
+
+    assert fork is not None
+    assert (fork.seq_no, fork.passed, dict(fork.others)) == (5, 1, {1: 5})
+    assert leads_elsewhere(fork, {1}) is True
+    assert leads_elsewhere(fork, {9}) is False
+
+
+def test_author_of_a_decided_fork_is_of_the_other_branch_of_a_later_one() -> None:
+    """An operation of his that strayed before the later fork must not hide that he is of its other branch."""
+    log, chain = FileLog.empty(), OpChain(1)
+    log.append(chain.create("/a"))
+    stray, stranger = chain.branch(1), chain.branch(2)
+    log.append(stranger.write(1, 0, b"s"), stray.write(1, 0, b"a"))
+    rest = stranger.branch(1)
+    log.append(stranger.write(1, 1, b"s"), rest.write(1, 1, b"a"))
+    playback = Playback(FSMHints(log=LOG), {}, {(1, 2)})
+
+    playback.feed(0, log.content)
+
+    assert playback.fork is not None
+    assert (playback.fork.seq_no, dict(playback.fork.others)) == (3, {1: 3})

@@ -160,7 +160,7 @@ FOLLOWED_MAX = 3
 ASKED_MAX = 8
 """Most members that an error lists: the last ones asked."""
 CAUSE_CHARACTERS_MAX = 300
-_NOBODY = "nobody"
+_NO_MEMBER = "no member"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class CallHistory:
         return Again(learned if elsewhere else None)
 
     def _note(self, route: ShardRoute | None, cause: str, *, cut_short: bool) -> None:
-        endpoint = _NOBODY if route is None or not route.endpoint else route.endpoint
+        endpoint = _NO_MEMBER if route is None or not route.endpoint else route.endpoint
         # Taken out and put back, so that the last ones asked are the last in the dictionary.
         times, earlier = self._asked.pop(endpoint, (0, ""))
         # The call's own deadline says nothing of the member; what an earlier attempt met does.

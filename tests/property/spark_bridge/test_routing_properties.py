@@ -226,4 +226,4 @@ def test_no_history_of_refusals_makes_a_call_rush(
 
     error = call.too_late()
     assert len(error.asked) <= ASKED_MAX
-    assert list(error.asked)[-1] == (met[-1][1] or "nobody")
+    assert list(error.asked)[-1] == (met[-1][1] or "no member")

@@ -222,7 +222,7 @@ def test_too_late_tells_each_member_once_with_its_last_cause_and_how_often() -> 
 
     error = call.too_late()
 
-    assert list(error.asked) == [HERE, "nobody", THERE]
+    assert list(error.asked) == [HERE, "no member", THERE]
     assert error.asked[HERE] == "2 times, last second"
     assert "within 2.5 s (4 attempts)" in str(error)
     assert len(str(error)) < 1000
@@ -237,7 +237,7 @@ def test_too_late_keeps_the_cause_before_an_attempt_that_the_deadline_cut_short(
 
     asked = call.too_late().asked
 
-    assert asked == {"nobody": "2 times, last of another cluster", HERE: "deadline exceeded"}
+    assert asked == {"no member": "2 times, last of another cluster", HERE: "deadline exceeded"}
 
 
 def test_too_late_at_once_says_so() -> None:

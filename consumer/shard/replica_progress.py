@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.stall_watch import write_heads
 from broadsheet.journals.client import JournalClient
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 from broadsheet.wire.shard_pb2 import ShardSpec
 from broadsheet.wire.state_pb2 import ReplicaProgress
 
@@ -80,4 +82,26 @@ def _of_standby(shard: LiveShard) -> ReplicaProgress:
     seconds = playback.behind_seconds
     progress.behind_bytes = playback.behind_bytes
     progress.behind_seconds = UNKNOWN if seconds is None else seconds
+    progress.operations.append(playback_progress(shard.id, playback))
     return progress
+
+
+def playback_progress(shard_id: str, playback: PlaybackProgress) -> Progress:
+    """Return the progress of a recovery log's playback, bytes.
+
+    Args:
+        shard_id: The log's shard.
+        playback: By this replica.
+    """
+    seconds = playback.behind_seconds
+    return Progress(
+        kind=ProgressKind.PROGRESS_KIND_PLAYBACK,
+        subject=shard_id,
+        # Behind the head a standby follows what the primary goes on to write.
+        phase="following" if playback.tailing else "playing",
+        done=playback.played_bytes,
+        to_do=playback.behind_bytes,
+        unit=ProgressUnit.PROGRESS_UNIT_BYTES,
+        rate=playback.bytes_per_second,
+        eta_s=UNKNOWN if seconds is None else seconds,
+    )

@@ -94,6 +94,8 @@ async def test_list_replicas_tells_what_a_standby_has_yet_to_play(
             async def standing_by() -> bool:
                 replicas = (await client.list_replicas()).replicas
                 assert [(each.slot, each.behind_bytes) for each in replicas] == [(1, 0)], replicas
+                (told,) = replicas[0].operations
+                assert (told.subject, told.phase, told.to_do) == (SHARD, "following", 0)
                 return not replicas[0].read_through
 
             await eventually(standing_by)

@@ -199,6 +199,20 @@ class SelfWaking(Protocol[StoreT_contra]):
 
 
 @runtime_checkable
+class DividedByKey(Protocol):
+    """Optional part of an application: several shards may divide the keys of the same sources among them.
+
+    Such an application handles of each batch the rows whose keys the shard owns
+    (`broadsheet.wire.key_range.key_range_of` of its labels, read when a transaction begins), and passes over the
+    others: they are other shards' rows.
+    """
+
+    def why_indivisible(self) -> str:
+        """Return why this application's shards must own all keys, as a sentence's end; empty if they need not."""
+        ...
+
+
+@runtime_checkable
 class FollowingApplication(Protocol):
     """Optional part of an application: keeps something current on its standbys, which its store takes over.
 

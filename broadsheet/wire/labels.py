@@ -47,10 +47,22 @@ RECOVERY_LOG_OF = "broadsheet.dev/recovery-log-of"
 """Former owner of a shard's recovery log, `/root` or `/root=id`, if its root or id was renamed."""
 WEIGHT = "broadsheet.dev/weight"
 """Weight of one replica of a shard relative to those of other shards, a positive decimal; 1 if absent."""
+FAMILY = "broadsheet.dev/family"
+"""Name of the shards that divide the keys of their sources among them; the id of the first of them, if absent."""
+KEY_BEGIN = "broadsheet.dev/key-begin"
+"""First group of keys that a shard owns, four hexadecimal digits; 0000 if absent."""
+KEY_END = "broadsheet.dev/key-end"
+"""Group behind the last one that a shard owns, four hexadecimal digits; 1000 (all) if absent."""
+FORK_OF = "broadsheet.dev/fork-of"
+"""The shard from whose log a shard is being made by a split; it serves nothing until the label is gone."""
 SINGLE_VALUED = (
     CONTENT_TYPE,
     DEAD_LETTER_JOURNAL,
+    FAMILY,
+    FORK_OF,
     INSTANCE,
+    KEY_BEGIN,
+    KEY_END,
     MANAGED_BY,
     MESSAGE_SUBTYPE,
     MESSAGE_TYPE,

@@ -21,9 +21,14 @@ from broadsheet.wire.alphabet import (
     validate_token,
     within,
 )
+from broadsheet.wire.key_range import key_range_of
 from broadsheet.wire.labels import (
     DEAD_LETTER_JOURNAL,
+    FAMILY,
+    FORK_OF,
     ID,
+    KEY_BEGIN,
+    KEY_END,
     RECOVERY_LOG_OF,
     SINGLE_VALUED,
     values_of,
@@ -92,6 +97,7 @@ def validate_shard_spec(spec: ShardSpec) -> None:
     validate_spec_labels(spec.labels, meta_labels=(ID,), single_valued=SINGLE_VALUED)
     _validate_dead_letters(spec)
     weight_thousandths(spec.labels)
+    _validate_family(spec)
     _validate_sources(spec)
 
 
@@ -105,6 +111,34 @@ def _validate_dead_letters(spec: ShardSpec) -> None:
             label,
             f"expected a journal that is no source of the shard: it would fail at its dead letters, got {journal}",
         )
+
+
+def _validate_family(spec: ShardSpec) -> None:
+    names = {label.name for label in spec.labels.labels}
+    # Few shards have any of these, and a listing checks thousands.
+    if names.isdisjoint((FAMILY, FORK_OF, KEY_BEGIN, KEY_END)):
+        return
+    owned = key_range_of(spec.labels)
+    for name in (FAMILY, FORK_OF):
+        for shard_id in values_of(spec.labels, name):
+            validate_shard_id(shard_id, f"labels[{name}]")
+    require(
+        FAMILY in names or owned.is_all,
+        f"labels[{FAMILY}]",
+        f"expected a family's name beside {KEY_BEGIN} and {KEY_END}, because others must own the rest of the keys",
+    )
+    if FORK_OF not in names:
+        return
+    require(
+        FAMILY in names and spec.id not in values_of(spec.labels, FORK_OF),
+        f"labels[{FORK_OF}]",
+        f"expected another shard of the family that {FAMILY} names",
+    )
+    require(
+        bool(spec.recovery_log_prefix),
+        "recovery_log_prefix",
+        f"expected one beside {FORK_OF}: a fork begins as a copy of its parent's log",
+    )
 
 
 def _validate_recovery(spec: ShardSpec) -> None:

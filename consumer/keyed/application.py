@@ -34,6 +34,7 @@ from broadsheet.journals.message.publisher import Publisher
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.key_range import key_range_of
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 from broadsheet.wire.shard_pb2 import Checkpoint
 
@@ -261,6 +262,7 @@ class KeyedApplication:
             journals=journals,
             clock=self._clock,
             initial=self.initial_rows(shard),
+            owned=lambda: key_range_of(shard.spec.labels),
         )
 
     def initial_rows(self, shard: Shard) -> pa.Table | None:
@@ -283,6 +285,10 @@ class KeyedApplication:
                 f"expected none, because the application has no output; got {rows[0]!r:.80}",
             )
         return output_table(rows, self._output_type)
+
+    def why_indivisible(self) -> str:
+        """Return nothing: shards may divide the keys among them."""
+        return ""
 
     def now_ms(self) -> int:
         """Return the clock, epoch milliseconds."""

@@ -17,6 +17,7 @@ from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.journals.content.registry import registered
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.uuid import Flags
+from broadsheet.wire.key_range import KeyRange, group_of
 
 Codes = NDArray[np.int64]
 MakeRows = Callable[[pa.Table], Any]
@@ -88,6 +89,19 @@ def grouped(table: pa.Table, codec: KeyCodec) -> GroupedRows:
         _values(distinct, encoded, columns, codec),
         ends.tolist(),
     )
+
+
+def owned_rows(table: pa.Table, codec: KeyCodec, owned: KeyRange) -> NDArray[np.bool_]:
+    """Return which rows have keys of some groups, shape (rows,).
+
+    Raises:
+        ValidationError: a value of a key cannot be encoded.
+    """
+    codes, firsts = _codes([table.column(name) for name in codec.schema.names])
+    columns = [table.column(name).take(firsts).to_pylist() for name in codec.schema.names]
+    groups = map(group_of, codec.encode_all(columns))
+    is_owned = np.fromiter((group in owned for group in groups), np.bool_, len(firsts))
+    return is_owned[codes]
 
 
 def _values(

@@ -20,12 +20,9 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-import xxhash
 
 from broadsheet.runtime.errors import ValidationError
 
-GROUPS: Final = 4096
-"""Number of groups into which keys are divided; a shard owns a range of them."""
 _NULL: Final = b"\x00"
 _PRESENT: Final = b"\x01"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,11 +41,6 @@ _ERRORS: Final = (TypeError, ValueError, AttributeError, ArithmeticError, struct
 
 Encode: TypeAlias = Callable[[Any], bytes]
 Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-
-
-def group_of(key: bytes) -> int:
-    """Return the group of a key's bytes, 0 to `GROUPS` − 1."""
-    return xxhash.xxh3_64_intdigest(key) % GROUPS
 
 
 def sortable(number: int) -> bytes:

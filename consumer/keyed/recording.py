@@ -18,7 +18,6 @@ import msgspec
 import zstandard
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.keyed.key_codec import GROUPS
 from broadsheet.consumer.keyed.row_index import Rows
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.change_files import (
@@ -30,6 +29,7 @@ from broadsheet.consumer.stores.change_files import (
 )
 from broadsheet.consumer.stores.store_record import KEYED
 from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.key_range import GROUPS
 
 RANGES: Final = 64
 GROUPS_PER_RANGE: Final = GROUPS // RANGES

@@ -19,15 +19,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import structlog
+from numpy.typing import NDArray
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.keyed.event_times import event_ms_of
+from broadsheet.consumer.keyed.event_times import Times, event_ms_of
 from broadsheet.consumer.keyed.grouping import (
     GroupedRows,
     KeyRows,
     MakeRows,
     RowMaker,
     grouped,
+    owned_rows,
     rows_by_key,
 )
 from broadsheet.consumer.keyed.key_codec import KeyCodec
@@ -51,6 +53,7 @@ from broadsheet.consumer.keyed.variables import CommittedRows, Current
 from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 
 _log = structlog.get_logger()
 TIMES: Final = b"times"
@@ -69,6 +72,7 @@ _ERROR_CHARACTERS_MAX: Final = 2_000
 LATE_REASON: Final = "late_reason"
 """Column that rows of the side journal have besides their own."""
 
+Mask = NDArray[np.bool_]
 Emit = Callable[[Sequence[Any]], None]
 """Takes rows of output."""
 SetApart = Callable[[pa.Table], None]
@@ -108,6 +112,7 @@ class KeyedRun:
         journals: Sequence[str],
         clock: Clock,
         initial: pa.Table | None = None,
+        owned: Callable[[], KeyRange] = lambda: ALL_KEYS,
     ) -> None:
         """Declare the processor's state.
 
@@ -118,6 +123,7 @@ class KeyedRun:
             journals: The shard's sources.
             clock: For the batch time.
             initial: Rows, among whose columns are the key's, that state begins with.
+            owned: Returns the groups of keys that the next transaction handles; rows of others are another shard's.
 
         Raises:
             ValidationError: a variable cannot be declared so.
@@ -134,6 +140,8 @@ class KeyedRun:
             TimeState() if stored is None else msgspec.msgpack.decode(stored, type=TimeState)
         )
         self._initial = initial if stored is None else None
+        self._owned_now = owned
+        self._owned = owned()
         self._tables: list[pa.Table] = []
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
@@ -161,6 +169,8 @@ class KeyedRun:
         self._times = begun(self._times, self._settings.rules, self._journals, self._now_ms())
         self._current.batch_ms = self._times.batch_ms
         self._current.transaction += 1
+        # A transaction has one range, though the spec may change while it runs.
+        self._owned = self._owned_now()
         self._tables = []
 
     def add(self, table: pa.Table, journal: str, set_apart: SetApart) -> None:
@@ -173,9 +183,16 @@ class KeyedRun:
         """
         if not len(table):
             return
-        if self._settings.event_time:
-            table = self._timely(table, journal, set_apart)
-        self._tables.append(table)
+        if not self._settings.event_time:
+            self._tables.append(self._of_own_keys(table))
+            return
+        times = _EventTimes.of(table, self._settings.event_time)
+        self._observe(times, journal)
+        if not self._owned.is_all:
+            # Behind the watermark, which is of all keys, as in one shard that has them all.
+            is_owned = owned_rows(table, self._settings.key, self._owned)
+            table, times = table.filter(pa.array(is_owned)), times.pick(is_owned)
+        self._tables.append(self._timely(table, times, journal, set_apart))
 
     @property
     def rows(self) -> int:
@@ -252,13 +269,27 @@ class KeyedRun:
 
     # -- the phases
 
-    def _timely(self, table: pa.Table, journal: str, set_apart: SetApart) -> pa.Table:
-        """Return the rows that are to be handled; note the latest event time."""
+    def _of_own_keys(self, table: pa.Table) -> pa.Table:
+        if self._owned.is_all:
+            return table
+        return table.filter(pa.array(owned_rows(table, self._settings.key, self._owned)))
+
+    def _is_future(self, times: _EventTimes) -> Mask:
+        limit = self._times.batch_ms + self._settings.rules.max_future_ms
+        return ~times.is_null & (times.event_ms > limit)
+
+    def _observe(self, times: _EventTimes, journal: str) -> None:
+        """Note the latest event time of a source."""
+        moving = times.event_ms[~times.is_null & ~self._is_future(times)]
+        observe(self._times, journal, int(moving.max()) if len(moving) else None)
+
+    def _timely(
+        self, table: pa.Table, of_rows: _EventTimes, journal: str, set_apart: SetApart
+    ) -> pa.Table:
+        """Return the rows that are to be handled."""
         settings, times = self._settings, self._times
-        event_ms, is_null = event_ms_of(table.column(settings.event_time))
-        is_future = ~is_null & (event_ms > times.batch_ms + settings.rules.max_future_ms)
-        moving = event_ms[~is_null & ~is_future]
-        observe(times, journal, int(moving.max()) if len(moving) else None)
+        event_ms, is_null = of_rows.event_ms, of_rows.is_null
+        is_future = self._is_future(of_rows)
         bound = times.watermark_ms if settings.late == "immediate" else times.late_ms
         is_late = np.zeros(len(table), np.bool_)
         if settings.mode is TimeMode.EVENT:
@@ -290,6 +321,7 @@ class KeyedRun:
         initial, self._initial = self._initial, None
         rows = self._grouped(tables)
         if initial is not None:
+            initial = self._of_own_keys(initial)
             self._handle_initial(grouped(initial, self._settings.key), rows, output, set_apart)
             return
         if rows is None:
@@ -427,6 +459,22 @@ class KeyedRun:
 
     def _now_ms(self) -> int:
         return int(self._clock.wall_seconds() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _EventTimes:
+    """Event times of some rows."""
+
+    event_ms: Times
+    """Epoch milliseconds."""
+    is_null: Mask
+
+    @classmethod
+    def of(cls, table: pa.Table, column: str) -> _EventTimes:
+        return cls(*event_ms_of(table.column(column)))
+
+    def pick(self, kept: Mask) -> _EventTimes:
+        return _EventTimes(self.event_ms[kept], self.is_null[kept])
 
 
 class _Output:

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broadsheet.consumer.keyed.key_codec import GROUPS, from_sortable, group_of, sortable
+from broadsheet.consumer.keyed.key_codec import from_sortable, sortable
 from broadsheet.consumer.keyed.row_index import Rows
 from broadsheet.consumer.keyed.timers import expiries_of
+from broadsheet.wire.key_range import GROUPS, group_of
 
 STATE: Final = b"s"
 TIMERS: Final = b"h"

@@ -35,6 +35,7 @@ from broadsheet.consumer.recoverylog.log_claims import check_logs
 from broadsheet.consumer.registry.key_space import is_visible, spec_of
 from broadsheet.consumer.registry.move_messages import UNASSIGNED
 from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
+from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_changes import (
@@ -111,6 +112,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._etcd = membership.etcd
         self._keys = membership.key_space.keys
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
+        self._families = FamilyGuard(self._etcd, membership.key_space, self._stored)
         self._move_log = move_log
         self._hops = HopTokens(auth)
         self._tracing = tracing()
@@ -169,6 +171,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         if not (checkpoint.operations or checkpoint.compares):
             return ApplyResponse(status=Status.OK, header=self._header())
         # After the plan, which authorizes: a refusal names other shards.
+        checkpoint = await self._families.guarded(request.changes, checkpoint, allowed=allowed)
         logs = await self._stored.logs(request.changes, stored)
         if restricted:
             # Of a hidden shard, nothing is told; its transaction fails.

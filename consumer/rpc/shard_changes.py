@@ -95,7 +95,7 @@ def plan_apply(
         if not (change.delete and held is not None and not is_visible(held.spec, allowed)):
             _add_change(draft, change, keys, encode_hints)
     checkpoint = draft.finish()
-    _require_bound(checkpoint, what=f"{len(changes)} changes", field_name="changes")
+    require_bound(checkpoint, what=f"{len(changes)} changes", field_name="changes")
     return checkpoint
 
 
@@ -140,7 +140,7 @@ def plan_unassign(
             affected.append(shard_id)
             _add_removals(draft, removed, item, keys, guarded=is_scoped(allowed))
     checkpoint = draft.finish()
-    _require_bound(checkpoint, what=f"{len(affected)} shards", field_name="shards")
+    require_bound(checkpoint, what=f"{len(affected)} shards", field_name="shards")
     return checkpoint, tuple(affected)
 
 
@@ -215,7 +215,12 @@ def _add_removals(
         draft.operations.append(Delete(key))
 
 
-def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> None:
+def require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> None:
+    """Check that one transaction of etcd takes a checkpoint.
+
+    Raises:
+        BoundExceededError: it has too many operations, or comparisons.
+    """
     largest = max(len(checkpoint.operations), len(checkpoint.compares))
     if largest > TXN_OPERATIONS_MAX:
         raise BoundExceededError(

@@ -80,11 +80,19 @@ class StoredShards:
             )
         return logs
 
-    async def _specs_of(self, upserts: Sequence[ApplyRequest.Change]) -> dict[str, StoredSpec]:
+    async def present(self, changes: Sequence[ApplyRequest.Change]) -> dict[str, StoredSpec]:
+        """Return the present specs of the shards that changes name, as far as they exist.
+
+        Args:
+            changes: Of one apply, whose transaction compares the revisions that they expect.
+        """
+        return await self._specs_of(changes)
+
+    async def _specs_of(self, changes: Sequence[ApplyRequest.Change]) -> dict[str, StoredSpec]:
         specs: dict[str, StoredSpec] = {}
         unsettled: list[str] = []
-        for change in upserts:
-            shard_id = change.upsert.id
+        for change in changes:
+            shard_id = change.upsert.id or change.delete
             kv = self._mirrored(shard_id)
             if change.expect_mod_revision != (kv.mod_revision if kv else 0):
                 unsettled.append(shard_id)

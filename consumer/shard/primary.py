@@ -18,8 +18,13 @@ from typing import Any, TypeAlias
 import structlog
 
 from broadsheet.allocator.model import Assignment
-from broadsheet.consumer.application import SegmentKeeper, Shard, Store
-from broadsheet.consumer.errors import ApplicationError, ShardStoppedError, StoreError
+from broadsheet.consumer.application import DividedByKey, SegmentKeeper, Shard, Store
+from broadsheet.consumer.errors import (
+    ApplicationError,
+    ShardStoppedError,
+    StoreError,
+    UnsupportedSpecError,
+)
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
@@ -58,6 +63,8 @@ from broadsheet.journals.message.uuid import new_producer_id
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.formats import LaterFormatError
 from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.key_range import key_range_of
+from broadsheet.wire.labels import KEY_BEGIN
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
@@ -317,6 +324,8 @@ class PrimaryAttempt:
 
     async def _admit(self) -> DeathRecord:
         """Check the assignment and the shard's crash history, before anything exists that needs tear-down."""
+        if not key_range_of(self._shard.spec.labels).is_all:
+            _require_divided(self._environment.application)
         await prove_assignment(self._environment.etcd, self._assignment())
         return await self._environment.deaths.admit(self._shard.id)
 
@@ -589,3 +598,23 @@ class PrimaryAttempt:
         error = done.exception()
         if error is not None:
             _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
+
+
+def _require_divided(application: object) -> None:
+    """Check that an application passes over the keys of other shards.
+
+    Raises:
+        UnsupportedSpecError: it would handle all of them, as the others of its family do.
+    """
+    reason = indivisible(application)
+    if reason:
+        raise UnsupportedSpecError(
+            f"labels[{KEY_BEGIN}]", f"expected none, because {reason}: its shards own all keys"
+        )
+
+
+def indivisible(application: object) -> str:
+    """Return why shards of an application must own all keys, as a sentence's end; empty if they need not."""
+    if isinstance(application, DividedByKey):
+        return application.why_indivisible()
+    return f"{type(application).__name__} is not divided by key (`DividedByKey`)"

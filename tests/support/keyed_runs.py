@@ -23,6 +23,7 @@ from broadsheet.testing.stores.subject import (
     reading,
     wait,
 )
+from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 
 SOURCE = "test/in"
 
@@ -61,6 +62,7 @@ class Lives:
         *,
         index: IndexKind = "memory",
         clock: SteppedClock | None = None,
+        owned: KeyRange = ALL_KEYS,
         **store: Any,
     ) -> None:
         def new_store(shard: Shard) -> KeyedStore:
@@ -70,6 +72,7 @@ class Lives:
             return {}
 
         self.clock = clock or SteppedClock()
+        self.owned = owned
         self.subject = RecordedSubject(
             directory, new_store=new_store, put=lambda *_: None, committed=nothing
         )
@@ -120,7 +123,12 @@ class Lives:
     def new_run(self) -> KeyedRun:
         """Return the transactions of a life that begins."""
         return KeyedRun(
-            self._processor(), self._settings, self._store, journals=(SOURCE,), clock=self.clock
+            self._processor(),
+            self._settings,
+            self._store,
+            journals=(SOURCE,),
+            clock=self.clock,
+            owned=lambda: self.owned,
         )
 
     def transact(self, rows: Sequence[Any] = (), *, commits: bool = True) -> list[Any]:

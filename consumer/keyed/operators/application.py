@@ -184,6 +184,10 @@ class StreamApplication:
         )
         return StreamRun(self.plan, store, settings)
 
+    def why_indivisible(self) -> str:
+        """Return that operators may have keys of their own each, so that no division suits all of them."""
+        return "it is a stream of operators, each of which may have another key"
+
     # -- the shard's interface
 
     def new_store(self, shard: Shard) -> StreamStore:

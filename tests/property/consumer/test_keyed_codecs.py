@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from broadsheet.consumer.keyed.grouping import RowMaker, grouped, rows_by_key
-from broadsheet.consumer.keyed.key_codec import GROUPS, KeyCodec, group_of
+from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.row_types import StateRowType
+from broadsheet.wire.key_range import GROUPS, group_of
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["", "\x00", "\x00a"])
 _decimals = st.decimals(-(10**12), 10**12, places=3, allow_nan=False)

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TextIO
 
 import structlog
@@ -89,7 +89,8 @@ class EventRates:
 def json_or_console(stream: TextIO) -> structlog.typing.Processor:
     """Return a renderer: lines for people if the stream is a terminal, JSON for programs otherwise."""
     if stream.isatty():
-        return structlog.dev.ConsoleRenderer()
+        # The traceback is text by then; structlog before 26 warns of that unless the formatter is the plain one.
+        return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return structlog.processors.JSONRenderer()
 
 
@@ -133,7 +134,33 @@ def guard_unconfigured_logs() -> None:
         return
     # For each line, as structlog's own default does: the program, or a test, may replace the stream. By the stream
     # itself, because the program prints to it as well, and a thread's lines would fall between parts of its own.
-    structlog.configure(logger_factory=lambda *_: _Output(sys.stdout))
+    defaults = _DefaultLines(structlog.get_config()["processors"])
+    structlog.configure(processors=[defaults], logger_factory=lambda *_: _Output(sys.stdout))
+
+
+class _DefaultLines:
+    """structlog's default processors as one: an event to a line for people, and an event of its own if that fails."""
+
+    def __init__(self, processors: Sequence[structlog.typing.Processor]) -> None:
+        self._processors = processors
+
+    def __call__(self, logger: object, method: str, event: structlog.typing.EventDict) -> str:
+        # Texts of errors are ours: structlog before 26 warns of them, which raises where warnings are errors.
+        fields = dict(event)
+        trace = fields.pop("exception", None)
+        try:
+            line = self._rendered(logger, method, fields)
+        except structlog.DropEvent:
+            raise
+        except Exception as error:
+            line = f"{_name_of(event)} unrendered={type(error).__name__}"
+        return line if trace is None else f"{line}\n{trace}"
+
+    def _rendered(self, logger: object, method: str, event: structlog.typing.EventDict) -> str:
+        found: object = event
+        for step in self._processors:
+            found = step(logger, method, found)  # type: ignore[arg-type]  # only the last returns no event
+        return str(found)
 
 
 class _Admission:

@@ -36,6 +36,7 @@ from broadsheet.runtime.door import public_names
 if TYPE_CHECKING:
     from broadsheet.testing.kit.cluster import TestCluster as TestCluster
     from broadsheet.testing.kit.errors import (
+        ClusterFailedError as ClusterFailedError,
         InjectedFaultError as InjectedFaultError,
         NotExactlyOnceError as NotExactlyOnceError,
         ShardFailedError as ShardFailedError,

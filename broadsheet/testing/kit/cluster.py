@@ -21,6 +21,7 @@ from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.logs import guard_unconfigured_logs
 from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.run import logs_to
@@ -277,10 +278,12 @@ class TestCluster:
         try:
             # Killed processes are cancelled like all others, and would tell of their failures now.
             with logs_to(None):
-                # There is none if it could not even be made.
-                if hasattr(self, "_world"):
-                    thread.call(self._world.stop)
-                thread.close()
+                try:
+                    # There is none if it could not even be made.
+                    if hasattr(self, "_world"):
+                        thread.call(self._world.stop, closes=True)
+                finally:
+                    thread.close()
         finally:
             self._restore_environment()
 
@@ -325,6 +328,7 @@ class TestCluster:
         states.mkdir()
         os.environ[STATE_DIRECTORY_VARIABLE] = str(states)
         gate = None if self._real else Gate()
+        guard_unconfigured_logs()
         self._thread = ClusterThread(gate)
         try:
             self._thread.call(partial(self._begin, self._thread, gate))

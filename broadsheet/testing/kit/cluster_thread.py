@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.virtual_loop import ProcessLoop
-from broadsheet.testing.kit.errors import StuckError
+from broadsheet.testing.kit.errors import ClusterFailedError, StuckError
 from broadsheet.testing.kit.lockstep import Gate, LockstepLoop
 
 T = TypeVar("T")
@@ -54,6 +54,11 @@ class ClusterThread:
         self._running: asyncio.Task[Any] | None = None
         self._stuck = False
         self._ended = False
+        self._answers: set[Future[Any]] = set()
+        self._answering = threading.Lock()
+        """Guards what is between a call and the end of the group, which come from two threads."""
+        self._failure: BaseException | None = None
+        self._is_failure_told = False
         self.group: TaskGroup
         """Runs what lives as long as the loop."""
         if gate is not None:
@@ -62,22 +67,39 @@ class ClusterThread:
         self._thread.start()
         self._begun.result()
 
-    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+    def call(self, function: Callable[[], Awaitable[T]], *, closes: bool = False) -> T:
         """Return what a coroutine function returns, run on the loop.
+
+        Args:
+            function: What to run.
+            closes: It ends what was begun, so that it is called also if the cluster has failed.
 
         Raises:
             StuckError: nothing moves any more; the message names the tasks that wait.
+            ClusterFailedError: a task of `group` has failed, now or before; with all others it is gone.
         """
         if self._ended:
             raise StuckError("the cluster is closed: use it within its `with` block")
         answer: Future[T] = Future()
-        if self._gate is not None:
-            self._gate.frozen = False
-        self._loop.call_soon_threadsafe(self._calls.put_nowait, _Call(function, answer))
-        return answer.result()
+        with self._answering:
+            if self._failure is not None and not closes:
+                raise self._failed(self._failure)
+            self._answers.add(answer)
+            if self._gate is not None:
+                self._gate.frozen = False
+            self._loop.call_soon_threadsafe(self._calls.put_nowait, _Call(function, answer))
+        try:
+            return answer.result()
+        finally:
+            with self._answering:
+                self._answers.discard(answer)
 
     def close(self) -> None:
-        """End the loop and the thread. Idempotent."""
+        """End the loop and the thread. Idempotent.
+
+        Raises:
+            ClusterFailedError: a task of `group` has failed, and no call has raised that.
+        """
         if self._ended:
             return
         self._ended = True
@@ -87,6 +109,12 @@ class ClusterThread:
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
             raise StuckError(f"the cluster has not ended after {END_SECONDS:.0f} s")
+        if self._failure is not None and not self._is_failure_told:
+            raise self._failed(self._failure)
+
+    def _failed(self, cause: BaseException) -> ClusterFailedError:
+        self._is_failure_told = True
+        return ClusterFailedError(cause)
 
     def _run(self) -> None:
         gate = self._gate
@@ -95,25 +123,37 @@ class ClusterThread:
             with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(self._serve())
         except BaseException as error:
-            if not self._begun.done():
-                self._begun.set_exception(error)
-            raise
+            if self._begun.done():
+                raise
+            self._begun.set_exception(error)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls = asyncio.Queue()
-        async with TaskGroup() as self.group:
-            self._begun.set_result(None)
+        try:
+            async with TaskGroup() as self.group:
+                self._begun.set_result(None)
+                while (call := await self._calls.get()) is not None:
+                    await self._perform(call)
+                self.group.stop()
+        except BaseException as error:
+            # Not raised on this thread, where no test would see it: the test's call must end, with the reason.
+            self._fail(error)
             while (call := await self._calls.get()) is not None:
-                await self._perform(call)
-            self.group.stop()
+                self._answer(call, *await _outcome(call.function))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._answering:
+            self._failure = error
+            for answer in self._answers:
+                if not answer.done():
+                    answer.set_exception(self._failed(error))
+        if self._gate is not None:
+            self._gate.frozen = True
 
     async def _perform(self, call: _Call) -> None:
-        async def perform() -> Any:
-            return await call.function()
-
         self._stuck = False
-        running = self.group.start_soon(_outcome(perform), name="the test's call")
+        running = self.group.start_soon(_outcome(call.function), name="the test's call")
         self._running = running
         try:
             error, result = await running
@@ -123,9 +163,15 @@ class ClusterThread:
             error, result = StuckError(f"nothing moves any more; waiting: {self._waiting()}"), None
         finally:
             self._running = None
+        self._answer(call, error, result)
+
+    def _answer(self, call: _Call, error: BaseException | None, result: object) -> None:
         if self._gate is not None:
             # Before the answer, because the next call thaws it.
             self._gate.frozen = True
+        # A call that came when the group failed has its answer.
+        if call.answer.done():
+            return
         if error is not None:
             call.answer.set_exception(error)
         else:

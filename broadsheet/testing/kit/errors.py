@@ -18,6 +18,14 @@ class StuckError(BroadsheetError):
     """The cluster did not get where the test wanted it; the message tells what waits."""
 
 
+class ClusterFailedError(BroadsheetError):
+    """A process of the cluster ended with an error that is no shard's failure; `__cause__` is that error."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(f"the cluster ended with {type(cause).__name__}: {cause}")
+        self.__cause__ = cause
+
+
 class NotExactlyOnceError(AssertionError):
     """The application is not exactly once; the message tells what differs, where it was killed, and what to do."""
 

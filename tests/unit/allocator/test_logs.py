@@ -271,6 +271,28 @@ def test_logs_that_a_program_has_not_configured_do_not_raise(
     assert LOSSES.count(Loss.NOT_WRITTEN) == lost + 1
 
 
+class _Unprintable:
+    def __repr__(self) -> str:
+        raise LookupError
+
+
+def test_events_that_a_program_has_not_configured_and_that_cannot_be_shown_do_not_raise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A value without a text ends as the event alone, and a traceback that is text is shown below its event: structlog
+    before 26 warns of one, which is an error in programs that take warnings for errors.
+    """
+    guard_unconfigured_logs()
+
+    structlog.get_logger().info("thing.seen", thing=_Unprintable())
+    structlog.get_logger().warning("thing.failed", exception="Traceback: of a\nLookupError")
+
+    unshown, failed, *trace = capsys.readouterr().out.splitlines()
+    assert unshown == "thing.seen unrendered=LookupError"
+    assert "thing.failed" in failed
+    assert trace == ["Traceback: of a", "LookupError"]
+
+
 def test_logs_that_a_program_has_configured_stay_as_they_are() -> None:
     """A library does not change what its program chose."""
     structlog.configure(processors=[structlog.processors.JSONRenderer()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import threading
@@ -10,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 import pytest
+import structlog
 
 import broadsheet.consumer.application as application_module
 from broadsheet.consumer import Shard
@@ -22,9 +24,18 @@ from broadsheet.journals import (
     Publisher,
 )
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.testing import ShardFailedError, Step, StuckError, TestCluster
+from broadsheet.testing import (
+    ClusterFailedError,
+    ShardFailedError,
+    Step,
+    StuckError,
+    TestCluster,
+)
+from broadsheet.testing.kit.cluster_thread import ClusterThread
+from broadsheet.testing.kit.lockstep import Gate
 from broadsheet.testing.kit.watched_application import WatchedApplication
 from tests.support.broken_applications import Alerts, CountStore
+from tests.support.eventually import DEADLINE_SECONDS
 
 ORDERS = [{"customer": "ada"}, {"customer": "bob"}, {"customer": "ada"}]
 
@@ -117,6 +128,66 @@ def test_an_error_of_the_application_is_raised_with_its_cause() -> None:
         with pytest.raises(ShardFailedError, match="KeyError: 'customer'") as failed:
             cluster.read_through()
     assert failed.value.shard == "orders"
+
+
+@pytest.mark.parametrize("gate", [None, Gate()], ids=["real", "virtual"])
+def test_a_task_of_the_cluster_that_fails_ends_the_call_that_waits(gate: Gate | None) -> None:
+    """The call's thread would wait for ever for an answer of a loop that has ended."""
+    thread = ClusterThread(gate)
+    closed: list[str] = []
+
+    async def fail() -> None:
+        raise KeyError("of a process")
+
+    async def wait() -> None:
+        thread.group.start_soon(fail(), name="fail")
+        await asyncio.Event().wait()
+
+    async def stop() -> None:
+        closed.append("stopped")
+
+    with pytest.raises(ClusterFailedError, match="KeyError: 'of a process'") as failed:
+        thread.call(wait)
+    with pytest.raises(ClusterFailedError, match="KeyError: 'of a process'"):
+        thread.call(wait)
+    thread.call(stop, closes=True)
+    thread.close()
+    assert isinstance(failed.value.__cause__, KeyError)
+    assert closed == ["stopped"]
+
+
+def test_a_failure_between_calls_is_raised_when_the_cluster_is_closed() -> None:
+    """A test that asks for nothing more must not pass."""
+    thread = ClusterThread(None)
+    has_failed = threading.Event()
+
+    async def fail() -> None:
+        has_failed.set()
+        raise KeyError("of a process")
+
+    async def start() -> None:
+        thread.group.start_soon(fail(), name="fail")
+
+    thread.call(start)
+    assert has_failed.wait(DEADLINE_SECONDS)
+    with pytest.raises(ClusterFailedError, match="KeyError: 'of a process'"):
+        thread.close()
+
+
+def test_a_log_processor_that_raises_ends_the_test_with_its_error() -> None:
+    """The program's own logging may be broken: its test shows that, and does not wait."""
+
+    def refuse(_: object, __: str, event: structlog.typing.EventDict) -> str:
+        if event["event"] == "shard.failed":
+            raise LookupError("no such handler")
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[refuse])
+    with TestCluster(Alerts) as cluster:
+        cluster.publish("orders", {"customr": "ada"})
+
+        with pytest.raises(ClusterFailedError, match="LookupError: no such handler"):
+            cluster.read_through()
 
 
 def test_a_fault_that_does_not_happen_fails_the_test() -> None:

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 STUBS := $(VENV)/stubs
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto examples/fraud/fraud.proto
-SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto \
+SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto consumer/protocol/keyed.proto \
 	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto \
 	consumer/protocol/watch.proto
 BENCH ?= skeleton

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from broadsheet.spark_bridge.format_options import OptionError as OptionError
     from broadsheet.spark_bridge.formats import register_formats as register_formats
+    from broadsheet.spark_bridge.keyed_reader import KeyedReader as KeyedReader
     from broadsheet.spark_bridge.member.application import Arguments as Arguments
     from broadsheet.spark_bridge.publish import (
         PublishTarget as PublishTarget,

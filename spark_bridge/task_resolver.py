@@ -213,7 +213,10 @@ class TaskResolver:
         Raises:
             TypeError: it is neither; or bytes were given, and the resolver has no mapping.
         """
-        shard_id = self.shard_of(shard_or_key)
+        return self.stub_of_shard(self.shard_of(shard_or_key), stub_class)
+
+    def stub_of_shard(self, shard_id: str, stub_class: Callable[[grpc.Channel], StubT]) -> StubT:
+        """Return a stub as `stub` does, for a shard that is named, also if the resolver has a mapping of keys."""
         held = (shard_id, stub_class)
         found: StubT | None = self._stubs.get(held)
         if found is None:

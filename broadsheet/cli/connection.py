@@ -14,7 +14,7 @@ from broadsheet.cli.context_file import complete_contexts, context_values, read_
 from broadsheet.cli.errors import errors_in_one_line, option_values
 from broadsheet.cli.options import Group, command_options, option, options_from
 from broadsheet.cli.output.messages import say
-from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
+from broadsheet.consumer.client import AllocationClient, KeyedClient, RecoveryClient, ShardClient
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.direct_fragments import DirectFragments
 from broadsheet.journals.transport import TransportPolicy
@@ -30,7 +30,7 @@ BY_URL: Final = DirectFragments()
 """Stored fragments are read by URLs of https, and no files."""
 
 
-ClientT = TypeVar("ClientT", ShardClient, AllocationClient, RecoveryClient)
+ClientT = TypeVar("ClientT", ShardClient, AllocationClient, KeyedClient, RecoveryClient)
 
 _FILE: Final = click.Path(path_type=Path)
 
@@ -108,6 +108,10 @@ class Connection:
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
         return self._to_members(RecoveryClient)
+
+    def keyed(self) -> KeyedClient:
+        """Return a client of the members' Keyed service."""
+        return self._to_members(KeyedClient)
 
     def journals(self, fragments: DirectFragments = BY_URL) -> JournalClient:
         """Return a client of the brokers' Journal service.

@@ -121,6 +121,22 @@ def shards() -> None:
 
 @main.group(
     cls=LazyGroup,
+    lazy=_verbs(
+        "keyed",
+        {
+            "get": "Look a key up in a shard's state.",
+            "scan": "List the keys that begin with some fields, with their state.",
+            "schema": "Show the tables, keys and variables of a shard's state.",
+            "timers": "List the next timers of a shard, or of one key.",
+        },
+    ),
+)
+def keyed() -> None:
+    """Look into the state of keyed shards and streams, by key, while they run."""
+
+
+@main.group(
+    cls=LazyGroup,
     lazy={
         **_spec_verbs("journal"),
         **_verbs(

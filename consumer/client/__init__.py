@@ -1,12 +1,16 @@
 """Clients of a member's services.
 
-`ShardClient`, `AllocationClient`, `RecoveryClient` and `StateClient` run on an event loop. `SyncShardClient` needs
-none.
+`ShardClient`, `AllocationClient`, `RecoveryClient`, `StateClient` and `KeyedClient` run on an event loop.
+`SyncShardClient` needs none.
 """
 
 from __future__ import annotations
 
 from broadsheet.consumer.client.allocation_client import AllocationClient as AllocationClient
+from broadsheet.consumer.client.keyed_client import (
+    KeyedClient as KeyedClient,
+    KeyedReadOptions as KeyedReadOptions,
+)
 from broadsheet.consumer.client.recovery_client import RecoveryClient as RecoveryClient
 from broadsheet.consumer.client.referenced_journals import (
     verify_referenced_journals as verify_referenced_journals,

@@ -18,6 +18,7 @@ from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.processor import KeyedProcessor
+from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.row_types import Declared, StateRowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.state_table import STATE_TABLE
@@ -136,6 +137,15 @@ class KeyedShardStore(KeyedStore):
             StoreClosedError: the store is not restored, or is destroyed.
         """
         return self.run.committed(name, key)
+
+    @property
+    def queries(self) -> StoreQueries:
+        """Answers about keys as of the last durable commit, on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        return self.run.queries
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the table of keys: its fields, a column for each variable, and the times of its timers."""

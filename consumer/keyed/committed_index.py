@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.recording import KeyedFrame
-from broadsheet.consumer.keyed.row_index import RowIndex, Rows, after_prefix, all_items
+from broadsheet.consumer.keyed.row_index import (
+    RowIndex,
+    Rows,
+    RowSnapshot,
+    after_prefix,
+    all_items,
+)
 from broadsheet.consumer.keyed.state_rows import (
     META,
     STATE,
@@ -156,6 +163,16 @@ class CommittedIndex:
                 self.rows.view(STATE, after_prefix(STATE)),
                 self.rows.view(TIMERS, after_prefix(TIMERS)),
             )
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[RowSnapshot, Checkpoint]]:
+        """Return the rows of one commit, and its checkpoint, for look-ups within the block.
+
+        The checkpoint is a row that is written together with the others, so no lock is needed: a commit that the index
+        takes in meanwhile waits for nobody.
+        """
+        with self.rows.snapshot() as rows:
+            yield rows, stored_checkpoint(self._fqn, rows.get(_CHECKPOINT) or b"")
 
     def others(self) -> dict[bytes, bytes]:
         """Return the recorded rows that are of no key."""

@@ -89,6 +89,41 @@ class KeyCodec:
         except _ERRORS as error:
             raise self._unfit(key, error) from error
 
+    def encode_prefix(self, fields: Sequence[Any], text: str = "") -> bytes:
+        """Return how the bytes of keys begin that have some leading fields.
+
+        Args:
+            fields: The leading fields.
+            text: Beginning of the next field, which is text; empty: of any value.
+
+        Raises:
+            ValidationError: there are more fields than a key has, one is of another type, or the next one is no text.
+        """
+        count = len(fields)
+        if count > len(self._encodes):
+            raise ValidationError(
+                "prefix",
+                f"expected at most {len(self._encodes)} fields ({', '.join(self.schema.names)}), got {count}",
+            )
+        leading = KeyCodec(pa.schema([self.schema.field(at) for at in range(count)]))
+        try:
+            begin = leading.encode(fields)
+        except ValidationError as error:
+            raise ValidationError(
+                error.field_path.replace("key", "prefix", 1), error.problem
+            ) from error
+        if not text:
+            return begin
+        following = self.schema.field(count) if count < len(self._encodes) else None
+        if following is None or not pa.types.is_string(following.type):
+            what = (
+                "no further field" if following is None else f"{following.name}: {following.type}"
+            )
+            raise ValidationError(
+                "text_prefix", f"expected none: behind the prefix a key has {what}, and no text"
+            )
+        return begin + _PRESENT + text.encode().replace(b"\x00", b"\x00\xff")
+
     def encode_all(self, columns: Sequence[Sequence[Any]]) -> list[bytes]:
         """Return the bytes of keys.
 

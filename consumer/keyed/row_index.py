@@ -10,17 +10,20 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from sortedcontainers import SortedDict
 
 if TYPE_CHECKING:
     from rocksdict import Cache
 
+RowRange = tuple[bytes, bytes]
+"""The first key of a range, and the one behind it."""
 Rows = Mapping[bytes, bytes | None]
 """New values by key; None is a deletion."""
 BLOCK_CACHE_BYTES: Final = 64 << 20
@@ -30,6 +33,22 @@ _BLOOM_BITS: Final = 10
 _DELETIONS_WINDOW: Final = 4096
 _DELETIONS_MAX: Final = 2048
 """Deletions in so many rows in a row of a table after which it is compacted."""
+
+
+class RowSnapshot(Protocol):
+    """The rows of an index as of one moment, whatever is written later. Of one thread."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value; None if there is none."""
+        ...
+
+    def items(self, ranges: Iterable[RowRange]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the items of ranges, in order of keys; several iterators may be under way.
+
+        Args:
+            ranges: Ascending, which do not overlap.
+        """
+        ...
 
 
 class RowIndex(Protocol):
@@ -45,6 +64,10 @@ class RowIndex(Protocol):
 
     def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over [begin, end) as of now, whatever is written later."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[RowSnapshot]:
+        """Return what the index holds now, for look-ups within the block, which should be brief."""
         ...
 
     def write(self, rows: Rows) -> None:
@@ -78,6 +101,12 @@ class MemoryIndex:
         """Return a copy of [begin, end)."""
         return iter(self.scan(begin, end, sys.maxsize))
 
+    @contextmanager
+    def snapshot(self) -> Iterator[RowSnapshot]:
+        """Keep writers out within the block: a copy would cost as much as the index has rows."""
+        with self._lock:
+            yield _MemorySnapshot(self._rows)
+
     def write(self, rows: Rows) -> None:
         """Make changes."""
         with self._lock:
@@ -91,6 +120,22 @@ class MemoryIndex:
         """Forget all rows."""
         with self._lock:
             self._rows.clear()
+
+
+class _MemorySnapshot:
+    """The rows of a memory index, whose lock is held."""
+
+    def __init__(self, rows: SortedDict[bytes, bytes]) -> None:
+        self._rows = rows
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._rows.get(key)
+        return value
+
+    def items(self, ranges: Iterable[RowRange]) -> Iterator[tuple[bytes, bytes]]:
+        for begin, end in ranges:
+            for key in self._rows.irange(begin, end, inclusive=(True, False)):
+                yield key, self._rows[key]
 
 
 class RocksIndex:
@@ -149,6 +194,16 @@ class RocksIndex:
         items = self._database.items(from_key=begin, read_opt=options)
         return self._with_options(cast("Iterator[tuple[bytes, bytes]]", items), options)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[RowSnapshot]:
+        """Return a snapshot of RocksDB."""
+        snapshot = _RocksSnapshot(self._database.snapshot(), self._new_read_options())
+        try:
+            yield snapshot
+        finally:
+            # Whoever still refers to it must not keep the database open.
+            snapshot.drop()
+
     def write(self, rows: Rows) -> None:
         """Make changes."""
         batch = self._new_batch(raw_mode=True)
@@ -171,6 +226,43 @@ class RocksIndex:
             # A standby's files, or those of a log, may be removed while a reader still has the index open.
             if self._directory.exists():
                 raise
+
+
+class _RocksSnapshot:
+    """A snapshot of RocksDB, whose binding has iterators only: a look-up is a step of one."""
+
+    def __init__(self, snapshot: Any, options: Any) -> None:  # rocksdict's types are incomplete
+        self._snapshot = snapshot
+        # Iterators refer to their options by address.
+        self._options = options
+        self._iterator = snapshot.iter(options)
+
+    def get(self, key: bytes) -> bytes | None:
+        iterator = self._iterator
+        iterator.seek(key)
+        if not iterator.valid() or iterator.key() != key:
+            return None
+        value: bytes = iterator.value()
+        return value
+
+    def items(self, ranges: Iterable[RowRange]) -> Iterator[tuple[bytes, bytes]]:
+        # One iterator for all: to make one costs as much as several steps.
+        iterator = self._snapshot.iter(self._options)
+        at: Any = None
+        for begin, end in ranges:
+            # Where the last step ended tells of the ranges before that there is nothing in them.
+            if at is not None and at >= end:
+                continue
+            if at is None or at < begin:
+                iterator.seek(begin)
+            while iterator.valid() and (at := iterator.key()) < end:
+                yield at, iterator.value()
+                iterator.next()
+            if not iterator.valid():
+                return
+
+    def drop(self) -> None:
+        self._iterator = self._snapshot = None
 
 
 @lru_cache(maxsize=1)

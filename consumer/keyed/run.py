@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,12 +34,15 @@ from broadsheet.consumer.keyed.grouping import (
 )
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
+from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.registry import REGISTRY, REMOVAL, Registry, Removal
+from broadsheet.consumer.keyed.state_queries import AskedState
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, VARIABLE_BYTES, place_of
-from broadsheet.consumer.keyed.state_table import TIMERS_COLUMN, StateTable
+from broadsheet.consumer.keyed.state_table import STATE_TABLE, TIMERS_COLUMN, StateTable
 from broadsheet.consumer.keyed.store import KeyedStore
 from broadsheet.consumer.keyed.ttl import SWEPT_BUSY, SWEPT_IDLE
 from broadsheet.consumer.keyed.txn_time import (
+    TIMES,
     Backlog,
     TimeMode,
     TimeState,
@@ -56,7 +59,6 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 
 _log = structlog.get_logger()
-TIMES: Final = b"times"
 STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
 STORM_SECONDS: Final = 0.05
@@ -266,6 +268,12 @@ class KeyedRun:
     def state_table(self) -> StateTable:
         """The state as a table."""
         return StateTable(self._settings.key, self._handle.variables)
+
+    @cached_property
+    def queries(self) -> StoreQueries:
+        """Answers about keys, on any thread."""
+        table = AskedState(self.state_table, self._now_ms)
+        return StoreQueries(self._store, {STATE_TABLE: table}, self._settings.mode)
 
     # -- the phases
 

@@ -35,8 +35,8 @@ class StateTable:
     """The columns of a processor's state, and how rows become them."""
 
     def __init__(self, key: KeyCodec, variables: Mapping[str, Variable]) -> None:
-        self._key = key
-        self._variables = variables
+        self.key = key
+        self.variables = variables
         columns = [pa.field(name, _column_type(each)) for name, each in variables.items()]
         timers = pa.field(TIMERS_COLUMN, pa.list_(pa.int64()))
         self.schema = pa.schema([*key.schema, *columns, timers])
@@ -52,17 +52,17 @@ class StateTable:
             now_ms: What is expired by then is left out.
         """
         found: list[Sequence[Any]] = []
-        for place, rows, timers in self._keys(view):
-            shown = self._shown(place, rows, timers, now_ms)
+        for place, rows, timers in self.keys(view):
+            shown = self.shown(place, rows, timers, now_ms)
             if shown is not None:
                 found.append([shown[name] for name in schema.names])
             if len(found) == ROWS_PER_BATCH:
-                yield _batch(found, schema)
+                yield shown_batch(found, schema)
                 found = []
         if found:
-            yield _batch(found, schema)
+            yield shown_batch(found, schema)
 
-    def _keys(self, view: RowsInOrder) -> Iterator[tuple[bytes, dict[bytes, bytes], bytes | None]]:
+    def keys(self, view: RowsInOrder) -> Iterator[tuple[bytes, dict[bytes, bytes], bytes | None]]:
         """Yield each key that has rows or timers, with both: a merge of two streams in the order of keys."""
         timers = view.timers()
         due = next(timers, None)
@@ -88,13 +88,13 @@ class StateTable:
             if not place or not name.startswith(place):
                 if of_key:
                     yield place, of_key
-                _, end = self._key.decode(name, GROUP_BYTES)
+                _, end = self.key.decode(name, GROUP_BYTES)
                 place, of_key = name[:end], {}
             of_key[name[len(place) :]] = row
         if of_key:
             yield place, of_key
 
-    def _shown(
+    def shown(
         self, place: bytes, rows: Mapping[bytes, bytes], timers: bytes | None, now_ms: int
     ) -> dict[str, Any] | None:
         """Return the columns of a key; None if all of it is expired."""
@@ -102,14 +102,14 @@ class StateTable:
         current.key, current.place, current.batch_ms = key_at(place), place, now_ms
         access = _RowsOfKey(rows)
         values: dict[str, Any] = {}
-        for name, variable in self._variables.items():
+        for name, variable in self.variables.items():
             over = variable.over(access, current)
             values[name] = _shown_value(over) if over.exists() else None
         expiries = expiries_of(timers)
         if not expiries and all(value is None for value in values.values()):
             return None
-        key, _ = self._key.decode(place, GROUP_BYTES)
-        named = dict(zip(self._key.schema.names, key, strict=True))
+        key, _ = self.key.decode(place, GROUP_BYTES)
+        named = dict(zip(self.key.schema.names, key, strict=True))
         return {**named, **values, TIMERS_COLUMN: expiries}
 
 
@@ -159,8 +159,9 @@ def _shown_value(variable: Variable) -> Any:
     return row_type.shown(value)
 
 
-def _batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def shown_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of shown values as columns."""
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
     arrays = [
         pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)
     ]

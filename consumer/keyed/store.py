@@ -41,6 +41,7 @@ from broadsheet.consumer.keyed.row_index import (
     RocksIndex,
     RowIndex,
     Rows,
+    RowSnapshot,
     after_prefix,
     all_items,
     remove_index,
@@ -337,6 +338,16 @@ class KeyedStore:
         finally:
             # An iterator that somebody still refers to would keep the database open.
             view.drop()
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[RowSnapshot, Checkpoint]]:
+        """Return the rows of the last durable commit, and its checkpoint, for brief look-ups; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        with self._committed().reading() as read:
+            yield read
 
     def committed_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield (place and suffix, row) of all rows of keys; each step shows the commits that are durable by then.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,9 @@ from broadsheet.consumer.keyed.watermark import (
     current_watermark,
     next_idle_ms,
 )
+
+TIMES: Final = b"times"
+"""Name under which the times are kept with the state."""
 
 
 class TimeMode(Enum):

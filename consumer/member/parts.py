@@ -47,7 +47,9 @@ from broadsheet.consumer.rpc.allocation_api import (
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import RpcGuard
+from broadsheet.consumer.rpc.keyed_api import KeyedApi
 from broadsheet.consumer.rpc.peer_api import PeerApi
+from broadsheet.consumer.rpc.primary_hop import PrimaryHop
 from broadsheet.consumer.rpc.recovery_api import RecoveryApi
 from broadsheet.consumer.rpc.shard_api import ShardApi
 from broadsheet.consumer.rpc.shard_listing import ShardChangeLog
@@ -84,6 +86,7 @@ from broadsheet.serving.standard_services import (
     standard_handlers,
 )
 from broadsheet.wire.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
+from broadsheet.wire.keyed_pb2_grpc import add_KeyedServiceServicer_to_server
 from broadsheet.wire.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from broadsheet.wire.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from broadsheet.wire.shard_pb2 import ReplicaStatus
@@ -413,20 +416,23 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     both(add_AllocationServiceServicer_to_server, allocation_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
     add_RecoveryServiceServicer_to_server(recovery_api, server)
+    states = StateReader(
+        parts.resolver,
+        parts.local_shards,
+        given.application,
+        state_directory=given.state_directory,
+        clock=given.clock,
+    )
     state_api = StateApi(
         parts.local_shards,
         forwarder,
         given.journals,
-        StateReader(
-            parts.resolver,
-            parts.local_shards,
-            given.application,
-            state_directory=given.state_directory,
-            clock=given.clock,
-        ),
+        states,
         reads_journals=given.reads_journals,
     )
     both(add_StateServiceServicer_to_server, state_api)
+    keyed_api = KeyedApi(states, PrimaryHop(parts.resolver, _auth(config)))
+    both(add_KeyedServiceServicer_to_server, keyed_api)
     peer_api = PeerApi(
         parts.key_space,
         Hearing(_auth(config), config.tls),

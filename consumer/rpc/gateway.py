@@ -2,6 +2,7 @@
 
     POST /v1/shards/list|stat|apply|get_hints|unassign            the Shard service
     POST /v1/allocation/plan|apply_plan|explain|list_moves|list_members|cordon_members
+    POST /v1/keyed/describe_keyed|get_keys|scan_keys|list_timers  state by key, of any member's shards
     POST /v1/state/list_replicas                                  of this member's replicas
     GET  /v1/shards/watch?selector=…                              changes, as server-sent events
     GET  /v1/openapi.json                                         all of these, as OpenAPI 3.1
@@ -40,7 +41,7 @@ from broadsheet.security.auth import AUTHORIZATION
 from broadsheet.serving.admin import HANDLER_SECONDS_MAX, AdminRoute, peer_context
 from broadsheet.serving.standard_services import Health
 from broadsheet.serving.tracing import TRACEPARENT, TRACESTATE
-from broadsheet.wire import allocation_pb2, shard_pb2, state_pb2
+from broadsheet.wire import allocation_pb2, keyed_pb2, shard_pb2, state_pb2
 from broadsheet.wire.selector_text import parse_selector
 from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 
@@ -79,6 +80,7 @@ def _methods() -> Iterator[tuple[str, MethodDescriptor]]:
     for room, service in (
         ("shards", shard_pb2.DESCRIPTOR.services_by_name["Shard"]),
         ("allocation", allocation_pb2.DESCRIPTOR.services_by_name["AllocationService"]),
+        ("keyed", keyed_pb2.DESCRIPTOR.services_by_name["KeyedService"]),
     ):
         for method in service.methods:
             yield f"/v1/{room}/{_snake_case(method.name)}", method
@@ -419,6 +421,8 @@ def _reference(name: str) -> str:
 
 _WELL_KNOWN: Final[Mapping[str, Mapping[str, Any]]] = {
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+    "google.protobuf.Struct": {"type": "object"},
+    "google.protobuf.ListValue": {"type": "array"},
     "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d+)?s$"},
 }
 _SCALARS: Final[Mapping[int, Mapping[str, Any]]] = {

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import grpc
 import structlog
 
 from broadsheet.allocator.errors import TxnConflictError
@@ -38,6 +36,7 @@ from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, 
 from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
 from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.primary_hop import PrimaryHop
 from broadsheet.consumer.rpc.shard_changes import (
     certainly_writes,
     plan_apply,
@@ -45,13 +44,12 @@ from broadsheet.consumer.rpc.shard_changes import (
 )
 from broadsheet.consumer.rpc.shard_listing import list_shards
 from broadsheet.consumer.rpc.stored_shards import StoredShards
-from broadsheet.runtime.errors import BoundExceededError, EndpointError
+from broadsheet.runtime.errors import BoundExceededError
 from broadsheet.security.actor import actor_of
-from broadsheet.security.auth import Capability, Claims, ClientAuth
-from broadsheet.serving.tracing import NO_SPAN, tracing
+from broadsheet.security.auth import ClientAuth
 from broadsheet.wire import shard_pb2_grpc
 from broadsheet.wire.journal_pb2 import Header
-from broadsheet.wire.labels import ID, is_scoped, label_set, selector
+from broadsheet.wire.labels import is_scoped
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
@@ -77,9 +75,6 @@ from broadsheet.wire.validation_shard import (
 
 _log = structlog.get_logger()
 
-_STAT = "/consumer.Shard/Stat"
-PROXY_SECONDS_MAX = 3600.0
-"""Deadline of a proxied Stat whose caller set none."""
 READ_BACK_SECONDS_MAX = 30.0
 """Longest wait until the watch shows our own write; it is durable already, so the response stays OK."""
 
@@ -114,8 +109,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(self._etcd, membership.key_space, self._stored)
         self._move_log = move_log
-        self._hops = HopTokens(auth)
-        self._tracing = tracing()
+        self._hop = PrimaryHop(resolver, auth)
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
         """Return the shard's progress, once it has read through the request's offsets."""
@@ -245,36 +239,10 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def _forward(
         self, request: StatRequest, resolution: ShardResolution, context: Context
     ) -> StatResponse:
-        stub = self._resolver.stub_to(resolution.header, shard_pb2_grpc.ShardStub)
-        forwarded = StatRequest()
-        forwarded.CopyFrom(request)
-        forwarded.header.CopyFrom(resolution.header)
-        remaining = context.time_remaining()
-        timeout_seconds = (
-            PROXY_SECONDS_MAX if remaining is None else min(remaining, PROXY_SECONDS_MAX)
+        response, call = await self._hop.perform(
+            shard_pb2_grpc.ShardStub, "Stat", request, resolution.header, context
         )
-        metadata = self._hops.metadata(
-            request.shard,
-            claims_of(context).subject,
-            timeout_seconds=timeout_seconds,
-            now=datetime.now(UTC),
-        )
-        traced = self._tracing
-        with NO_SPAN if traced is None else traced.calling(_STAT):
-            call = stub.Stat(
-                forwarded,
-                timeout=timeout_seconds,
-                metadata=metadata if traced is None else (*metadata, *traced.metadata()),
-            )
-            try:
-                response = await call
-            except grpc.aio.AioRpcError as error:
-                # The primary could not be reached; other statuses are its answer.
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    raise EndpointError(
-                        _address_in(resolution.header), error.details() or ""
-                    ) from error
-                raise
+        assert isinstance(response, StatResponse), "a stub returns its method's response"
         cause = [(k, v) for k, v in await call.trailing_metadata() or () if k == CAUSE_METADATA]
         context.set_trailing_metadata(tuple(cause))
         return response
@@ -329,64 +297,3 @@ def _require_batch(count: int, *, field_name: str) -> None:
 
 def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:
     return GetHintsResponse.ResponseHints(hints=hints)
-
-
-class HopTokens:
-    """Tokens for the one hop of a proxied Stat: READ of one shard, on behalf of one caller, until the call's deadline.
-
-    A token states its expiry in whole seconds, so calls of one second with one shard, caller and deadline have equal
-    claims, and share one token: signing takes as long as the rest of our part in a short call.
-    """
-
-    def __init__(self, auth: ClientAuth) -> None:
-        """Keep none yet.
-
-        Args:
-            auth: Signs them.
-        """
-        self._auth = auth
-        self._second = 0
-        """Unix time of the kept tokens."""
-        self._kept: dict[tuple[str, str, int], tuple[tuple[str, str], ...]] = {}
-        """By shard, subject and expiry, Unix seconds."""
-
-    def metadata(
-        self, shard_id: str, subject: str, *, timeout_seconds: float, now: datetime
-    ) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a Stat.
-
-        Args:
-            shard_id: For which the caller is authorized.
-            subject: The caller; see `Claims.subject`.
-            timeout_seconds: The longest that the call may take.
-            now: The present time.
-        """
-        now_seconds = now.timestamp()
-        # None is kept for longer, so that a key that was replaced signs nothing any more.
-        if int(now_seconds) != self._second:
-            self._second = int(now_seconds)
-            self._kept.clear()
-        key = shard_id, subject, int(now_seconds + timeout_seconds)
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = self._auth.metadata(_hop_claims(*key))
-        return found
-
-
-def _hop_claims(shard_id: str, subject: str, expires_at_seconds: int) -> Claims:
-    """Return claims for Stats of one shard, for which the caller is authorized."""
-    return Claims(
-        capability=Capability.READ,
-        selector=selector(label_set((ID, shard_id))),
-        expires_at=datetime.fromtimestamp(expires_at_seconds, UTC),
-        subject=subject,
-    )
-
-
-def _address_in(header: Header) -> str:
-    route = header.route
-    return next(
-        endpoint
-        for member, endpoint in zip(route.members, route.endpoints, strict=True)
-        if member == header.process_id
-    )

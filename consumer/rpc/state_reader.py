@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,8 @@ from broadsheet.security.auth import Claims
 from broadsheet.wire.journal_pb2 import Header
 from broadsheet.wire.shard_pb2 import Status
 
-_PASSES_TO_STANDBYS = (Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
+_PASSES_TO_STANDBYS = (Status.OK, Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
+"""Statuses of a shard whose primary is not here; OK if the request may be passed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class ShownState:
     header: Header
     cause: str = ""
     store: ScannableStore | None = None
-    """Set if and only if the status is OK; not destroyed within the block of `lend`."""
+    """Set only if the status is OK; not destroyed within the block of `lend`. None with OK: the header names another
+    member, which the caller may pass the request on to."""
     slot: int = PRIMARY_SLOT
     staleness_seconds: float = 0.0
     """Maximum age of the store: everything committed that long ago is in it."""
@@ -72,7 +74,14 @@ class StateReader:
 
     @asynccontextmanager
     async def lend(
-        self, shard_id: str, *, claims: Claims, max_staleness_seconds: float
+        self,
+        shard_id: str,
+        *,
+        claims: Claims,
+        max_staleness_seconds: float,
+        may_proxy: bool = False,
+        proxy_header: Header | None = None,
+        read_through: Mapping[str, int] | None = None,
     ) -> AsyncIterator[ShownState]:
         """Lend out the store of a shard for as long as the block lasts.
 
@@ -80,6 +89,10 @@ class StateReader:
             shard_id: The shard.
             claims: Of the caller.
             max_staleness_seconds: Maximum age of a standby's state; 0: no standby may answer.
+            may_proxy: The caller can pass the request on to another member.
+            proxy_header: Of the member that passed it on.
+            read_through: Offsets that a primary's state must have read through, bytes by journal; of a standby's, its
+                checkpoint tells.
 
         Raises:
             StateNotShownError: the store shows no tables.
@@ -87,7 +100,11 @@ class StateReader:
             UnauthenticatedError: the claims have expired.
         """
         async with await self._resolver.resolve(
-            shard_id, claims=claims, may_proxy=False
+            shard_id,
+            claims=claims,
+            may_proxy=may_proxy,
+            proxy_header=proxy_header,
+            read_through=read_through,
         ) as resolution:
             if resolution.shard is not None:
                 yield ShownState(

@@ -25,6 +25,7 @@ from broadsheet.consumer.keyed.grouping import rows_of
 from broadsheet.consumer.keyed.operators.durations import Duration, duration_ms
 from broadsheet.consumer.keyed.operators.plan import OperatorPlan
 from broadsheet.consumer.keyed.operators.run import RunSettings, StreamRun
+from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.run import LATE_REASON
 from broadsheet.consumer.keyed.store import KeyedStore, new_follower
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
@@ -104,6 +105,15 @@ class StreamStore(KeyedStore):
         except Exception as error:
             raise ApplicationError(shard.id, "init", error) from error
         return checkpoint
+
+    @property
+    def queries(self) -> StoreQueries:
+        """Answers about keys as of the last durable commit, on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        return self.run.queries
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the tables of what operators have open: windows, sessions, aggregates, lists."""

@@ -30,7 +30,7 @@ class Deduplicate:
             schema: Of the rows.
             within_ms: A key is known for so long after its first row; None: for ever.
         """
-        self._keys = StreamKeys(key)
+        self.keys = StreamKeys(key)
         self._within = within_ms
         self.schema = schema
         within = "for ever" if within_ms is None else f"within {shown_duration(within_ms)}"
@@ -50,7 +50,7 @@ class Deduplicate:
         return done
 
     def _first(self, rows: TimedRows, state: StageRows) -> TimedRows:
-        groups, places = self._keys.groups(rows.table)
+        groups, places = self.keys.groups(rows.table)
         known = state.fetch(places, [0] * len(places))
         is_new = np.fromiter((row is None for row in known), np.bool_, len(known))
         codes = np.flatnonzero(is_new).tolist()

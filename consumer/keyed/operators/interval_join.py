@@ -142,7 +142,7 @@ class IntervalJoin:
         self._outer = (kind in ("left", "full"), kind in ("right", "full"))
         self._time = time
         key = pa.schema([left.schema.field(name) for name in left.key])
-        self._keys = StreamKeys(key)
+        self.keys = StreamKeys(key)
         self._kept = tuple(
             pa.schema([side.schema.field(name) for name in side.kept]) for side in self._sides
         )
@@ -210,7 +210,7 @@ class IntervalJoin:
                 ],
                 field.type,
             )
-            for at, field in enumerate(self._keys.schema)
+            for at, field in enumerate(self.keys.schema)
         ]
         count = sum(map(len, inputs))
         has_null = np.zeros(count, np.bool_)
@@ -221,7 +221,7 @@ class IntervalJoin:
         if len(present) < count:
             chosen = pa.array(present)
             columns = [column.take(chosen) for column in columns]
-        groups, places = self._keys.groups_of_columns(columns, len(present))
+        groups, places = self.keys.groups_of_columns(columns, len(present))
         codes: Codes = np.full(count, -1, np.int64)
         codes[present] = groups.codes
         split = len(inputs[_LEFT])
@@ -310,7 +310,7 @@ class IntervalJoin:
     ) -> TimedRows:
         at_left, at_right = at
         times = np.maximum(left.times[at_left], right.times[at_right])
-        key = self._keys.columns_of(places)
+        key = self.keys.columns_of(places)
         of = pa.array(left.codes[at_left])
         arrays = [
             *(column.take(of) for column in key),
@@ -416,7 +416,7 @@ class IntervalJoin:
             from_stored(values, stored_as, type_)
             for values, stored_as, type_ in zip(columns, self._types[side], kept.types, strict=True)
         ]
-        return self._alone(side, self._keys.columns_of(places), own, np.array(times, np.int64))
+        return self._alone(side, self.keys.columns_of(places), own, np.array(times, np.int64))
 
     def _keyless(self, side: int, rows: TimedRows) -> TimedRows:
         """Return rows whose key has a null: they never meet another."""

@@ -22,7 +22,7 @@ class StreamKeys:
             ValidationError: a column has a type that no key has.
         """
         self.schema = schema
-        self._codec = KeyCodec(schema)
+        self.codec = KeyCodec(schema)
 
     def groups(self, table: pa.Table) -> tuple[Groups, list[bytes]]:
         """Group rows by key; return the key's place in state of each group.
@@ -43,8 +43,8 @@ class StreamKeys:
             return groups, [place_of(b"")] * len(groups)
         firsts = pa.array(groups.firsts)
         values = [column.take(firsts).to_pylist() for column in columns]
-        keys = self._codec.encode_all(values)
-        if not self._codec.is_plain:
+        keys = self.codec.encode_all(values)
+        if not self.codec.is_plain:
             groups, keys = _without_twins(groups, keys)
         return groups, [place_of(key) for key in keys]
 
@@ -57,7 +57,7 @@ class StreamKeys:
         for place in places:
             value = known.get(place)
             if value is None:
-                value = known[place] = self._codec.decode(place, GROUP_BYTES)[0]
+                value = known[place] = self.codec.decode(place, GROUP_BYTES)[0]
             values.append(value)
         columns = zip(*values, strict=True) if values else [[] for _ in self.schema]
         return [

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadsheet.consumer.keyed.event_times import Times, times_as
+from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.stage_rows import StageRows, StoredRow
 from broadsheet.consumer.keyed.operators.timed_rows import NO_TIME, TimedRows
 from broadsheet.consumer.keyed.operators.windows import StageTime
@@ -42,6 +43,11 @@ class Operator(Protocol):
     """Of the rows that it emits."""
     identity: str
     """States what must not change between two lives of its state."""
+
+    @property
+    def keys(self) -> StreamKeys:
+        """The key of its rows of state."""
+        ...
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Take the rows of a transaction, then close what is due by its watermark.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ from broadsheet.consumer.keyed.operators.plan import (
     RowsNode,
     StreamNode,
 )
+from broadsheet.consumer.keyed.operators.stage_queries import AskedStage
 from broadsheet.consumer.keyed.operators.stage_rows import (
     DUE_ROWS,
     StageRows,
@@ -41,8 +43,10 @@ from broadsheet.consumer.keyed.operators.timed_rows import (
     no_rows,
 )
 from broadsheet.consumer.keyed.operators.windows import StageTime
+from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.store import KeyedStore
 from broadsheet.consumer.keyed.txn_time import (
+    TIMES,
     Backlog,
     TimeMode,
     TimeState,
@@ -56,7 +60,6 @@ from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
 
 _log = structlog.get_logger()
-_TIMES: Final = b"times"
 _PLAN: Final = b"plan"
 _STAGES: Final = b"stages"
 _FUTURE: Final = "future"
@@ -113,7 +116,7 @@ class StreamRun:
         }
         for journal in settings.journals:
             self.source_of(journal)
-        stored = store.meta(_TIMES)
+        stored = store.meta(TIMES)
         self._times = (
             TimeState() if stored is None else msgspec.msgpack.decode(stored, type=TimeState)
         )
@@ -247,7 +250,7 @@ class StreamRun:
         for begin in range(0, len(output), _ROWS_PER_TABLE):
             emit(output.slice(begin, _ROWS_PER_TABLE))
         if self._plan.mode is not TimeMode.NONE or self._stages:
-            self._store.put_meta(_TIMES, msgspec.msgpack.encode(self._times))
+            self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
             self._store.put_meta(_STAGES, msgspec.msgpack.encode(self._clocks))
 
     def _process(
@@ -311,6 +314,15 @@ class StreamRun:
             )
 
     # -- queries
+
+    @cached_property
+    def queries(self) -> StoreQueries:
+        """Answers about keys, on any thread."""
+        tables = {
+            name: AskedStage(name, node.operator, self._stages[node][1].variable)
+            for name, node, _ in self._shown()
+        }
+        return StoreQueries(self._store, tables, self._plan.mode)
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the tables of what operators have open, by name."""

@@ -60,7 +60,7 @@ class SessionAggregate:
         lateness: int = 0,
     ) -> None:
         """Describe it; see `WindowAggregate`."""
-        self._keys = StreamKeys(key)
+        self.keys = StreamKeys(key)
         self._gap = window.gap
         self._aggregates = aggregates
         self._time_type = time_type
@@ -86,7 +86,7 @@ class SessionAggregate:
 
     def _merge(self, rows: TimedRows, state: StageRows, at: StageTime) -> TimedRows:
         """Merge rows; return the sessions that ended before and changed."""
-        key_groups, places = self._keys.groups(rows.table)
+        key_groups, places = self.keys.groups(rows.table)
         found = sessions_of(key_groups.codes, rows.times, rows.times + self._gap)
         partial = self._aggregates.partial(found.groups, rows.table, rows.times)
         stored = state.fetch(places, [0] * len(places))
@@ -185,7 +185,7 @@ class SessionAggregate:
         self, places: Sequence[bytes], starts: Times, ends: Times, columns: Sequence[pa.Array]
     ) -> TimedRows:
         arrays = [
-            *self._keys.columns_of(places),
+            *self.keys.columns_of(places),
             *window_columns(starts, ends, self._time_type),
             *self._aggregates.results(columns),
         ]

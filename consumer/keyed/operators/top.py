@@ -86,7 +86,7 @@ class Top:
         Raises:
             ValidationError: the values have no order, or a column cannot be kept in state.
         """
-        self._key, self._keys = key, spanned_keys(key, window)
+        self._key, self.keys = key, spanned_keys(key, window)
         self._rule = rule
         self._window = window
         self._time_type = time_type or pa.int64()
@@ -132,11 +132,11 @@ class Top:
     ) -> TimedRows:
         """Rank rows; return the lists that changed and are emitted at once."""
         if self._window is None:
-            groups, places = self._keys.groups(rows.table)
+            groups, places = self.keys.groups(rows.table)
             starts = ends = np.zeros(len(places), np.int64)
             ranked = self._ranked(groups.codes, rows)
         else:
-            placed = PlacedRows(rows, self._keys, self._window, self._lateness, at.late)
+            placed = PlacedRows(rows, self.keys, self._window, self._lateness, at.late)
             apart += placed.apart
             rows = placed.rows
             in_panes = self._ranked(placed.panes.codes, rows)
@@ -279,7 +279,7 @@ class Top:
         codes = codes[order]
         chosen = pa.array(codes)
         arrays: list[Any] = [
-            column.take(chosen) for column in self._keys.columns_of(places)[: len(self._key)]
+            column.take(chosen) for column in self.keys.columns_of(places)[: len(self._key)]
         ]
         times = ranked.rows.times[order]
         if self._window is not None:

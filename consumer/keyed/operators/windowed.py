@@ -134,7 +134,7 @@ class WindowAggregate:
             time_type: Of the bounds of windows in the output.
             lateness: Milliseconds for which a window that ended still takes rows.
         """
-        self._keys = spanned_keys(key, window)
+        self.keys = spanned_keys(key, window)
         self._key = key
         self._window = window
         self._aggregates = aggregates
@@ -149,7 +149,7 @@ class WindowAggregate:
         done = Processed(no_rows(self.schema))
         parts = []
         if len(inputs[0]):
-            placed = PlacedRows(inputs[0], self._keys, self._window, self._lateness, at.late)
+            placed = PlacedRows(inputs[0], self.keys, self._window, self._lateness, at.late)
             done.apart = placed.apart
             parts.append(self._merge(placed, state, at))
         due, done.has_more = state.due(at.watermark)
@@ -220,7 +220,7 @@ class WindowAggregate:
         self, places: Sequence[bytes], starts: Times, ends: Times, columns: Sequence[pa.Array]
     ) -> TimedRows:
         arrays = [
-            *self._keys.columns_of(places)[: len(self._key)],
+            *self.keys.columns_of(places)[: len(self._key)],
             *window_columns(starts, ends, self._time_type),
             *self._aggregates.results(columns),
         ]
@@ -244,7 +244,7 @@ class RunningAggregate:
 
     def __init__(self, key: pa.Schema, aggregates: MergedAggregates) -> None:
         """Describe it."""
-        self._keys = StreamKeys(key)
+        self.keys = StreamKeys(key)
         self._aggregates = aggregates
         self.schema = pa.schema([*key, *aggregates.fields])
         self.identity = f"running: {aggregates.identity}{by(key)}"
@@ -255,7 +255,7 @@ class RunningAggregate:
         rows = inputs[0]
         if not len(rows):
             return Processed(no_rows(self.schema))
-        groups, places = self._keys.groups(rows.table)
+        groups, places = self.keys.groups(rows.table)
         partial = self._aggregates.partial(groups, rows.table, rows.times)
         parts = [0] * len(places)
         stored = state.fetch(places, parts)
@@ -272,7 +272,7 @@ class RunningAggregate:
 
     def _results(self, places: Sequence[bytes], columns: Sequence[pa.Array]) -> TimedRows:
         results = self._aggregates.results(columns)
-        table = pa.table([*self._keys.columns_of(places), *results], schema=self.schema)
+        table = pa.table([*self.keys.columns_of(places), *results], schema=self.schema)
         order = pc.sort_indices(pa.array(places, pa.binary()))
         return TimedRows(table.take(order), np.full(len(places), NO_TIME, np.int64))
 

@@ -17,7 +17,7 @@ from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import Peers, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.rpc.shard_api import HopTokens
+from broadsheet.consumer.rpc.primary_hop import HopTokens
 from broadsheet.security.auth import AUTHORIZATION, Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.wire.journal_pb2 import ProcessSpec
 from broadsheet.wire.labels import ID, label_set, selector

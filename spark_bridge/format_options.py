@@ -156,6 +156,11 @@ class TlsPaths:
             server_name=tls.server_name,
         )
 
+    def options(self) -> dict[str, str]:
+        """Return the options that name these files."""
+        files = (self.ca_file, self.cert_file, self.key_file, self.server_name)
+        return {name: file for name, file in zip(TLS_OPTIONS, files, strict=True) if file}
+
     def config(self) -> TlsConfig | None:
         """Return the configuration of a client; None without files."""
         if self == TlsPaths():

@@ -6,6 +6,7 @@
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
 {root}.queries/{query}/{target}             those of a streaming query's latest micro-batch in one target
 {root}.queries/{query}                      the same as earlier versions wrote it
+{root}.hints/{shard}                        hints of the recovery logs of a hosted processor's shards
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def hosts_prefix(root: str, cluster: str) -> bytes:
 def failure_key(root: str, cluster: str) -> bytes:
     """Return the key of the latest failure of a cluster's member."""
     return cluster_prefix(root, cluster) + b"failure"
+
+
+def hints_prefix(root: str) -> str:
+    """Return the prefix of the hints of a hosted processor's shards."""
+    return f"{check_root(root)}.hints"
 
 
 def publication_key(root: str, publication: str) -> bytes:

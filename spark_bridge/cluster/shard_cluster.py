@@ -12,12 +12,12 @@ is the last resort.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 import cloudpickle
 import structlog
@@ -35,6 +35,7 @@ from broadsheet.runtime.logs import guard_unconfigured_logs
 from broadsheet.runtime.process_directory import ProcessDirectory
 from broadsheet.security.auth import KeyedAuth
 from broadsheet.security.tls import TlsConfig
+from broadsheet.spark_bridge.cluster.broker_journals import BrokerAccess
 from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
 from broadsheet.spark_bridge.cluster.cluster_html import cluster_html
 from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
@@ -42,7 +43,8 @@ from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
 from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
-from broadsheet.spark_bridge.cluster.shards import BrokerAccess, LiveMemberClient, Shards
+from broadsheet.spark_bridge.cluster.query_plan import QueryShards, Sources
+from broadsheet.spark_bridge.cluster.shards import LiveMemberClient, Shards
 from broadsheet.spark_bridge.cluster.shipping import send_application
 from broadsheet.spark_bridge.cluster.task_failures import MemberFailures, TaskFailureWatch
 from broadsheet.spark_bridge.errors import (
@@ -59,6 +61,13 @@ from broadsheet.spark_bridge.member.task import MemberTask
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.session import check_session
 from broadsheet.wire.shard_pb2 import ShardSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    from broadsheet.consumer.keyed.application import JournalOutput
+    from broadsheet.spark_bridge.cluster.keyed_query import KeyedQuery
+    from broadsheet.spark_bridge.keyed.application import QueryArguments
 
 _log = structlog.get_logger()
 START_SECONDS_MAX = 90.0
@@ -124,7 +133,7 @@ class ShardCluster:
     def __init__(
         self,
         spark: SparkSession,
-        application: str | ApplicationFactory,
+        application: str | ApplicationFactory | None = None,
         *,
         members: int,
         root: str,
@@ -148,7 +157,8 @@ class ShardCluster:
                 for
                 as long as it lives.
             application: `module:factory` that executors can import, or a function that makes the application and can
-                be pickled. It takes no argument, or one: the arguments.
+                be pickled. It takes no argument, or one: the arguments. None: no member starts before
+                `transform_with_state` brings one.
             members: Number of members.
             root: Prefix of the cluster's keys in etcd, e.g. `/broadsheet/flights`. Each cluster of a session needs
                 another.
@@ -191,6 +201,9 @@ class ShardCluster:
         self._start_timeout_seconds = start_timeout_seconds
         self._settings: MemberSettings = {**conf.settings, **settings}
         self._resources = ExitStack()
+        self._member_resources = ExitStack()
+        """What lives as long as the members."""
+        self._is_started = False
         self._jobs: MemberJobs | None = None
         self._log_file = ""
         self._is_released = False
@@ -237,7 +250,7 @@ class ShardCluster:
         return self._client.current()
 
     def start(self) -> None:
-        """Start the members and wait until every one is announced.
+        """Start the members and wait until every one is announced; without an application, only etcd and broker.
 
         Raises:
             ExecutorUnfitError: no executor can run a member; the message says why, and what to do.
@@ -250,12 +263,87 @@ class ShardCluster:
         try:
             self._start_services()
             self._refuse_second_cluster()
-            if self._send_application:
-                send_application(self._spark.sparkContext, self._application)
-            self._start_members()
+            self._is_started = True
+            if self._application is not None:
+                self._start_members(self._application)
         except BaseException:
             self.stop()
             raise
+
+    def transform_with_state(
+        self,
+        processor: StatefulProcessor | Callable[[], StatefulProcessor],
+        sources: Sources,
+        *,
+        output: JournalOutput | str | None = None,
+        shards: QueryShards | None = None,
+        timeout_seconds: float = PRIMARY_SECONDS_MAX,
+        **query: Unpack[QueryArguments],
+    ) -> KeyedQuery:
+        """Run a `StatefulProcessor` of Spark's on shards: start the members, and wait until every shard is served.
+
+            cluster = ShardCluster(spark, members=2, root="/broadsheet/visits")
+            cluster.start()
+            visits = cluster.transform_with_state(
+                Visits(),
+                "shop/clicks/",
+                output="shop/visits",
+                key="user",
+                inputSchema="user string, at timestamp",
+                outputStructType="user string, clicks long",
+                timeMode="EventTime",
+                eventTime="at",
+                delay="1 minute",
+            )
+
+        Shards, recovery logs and journals of output are made unless they exist. At the same root, state and positions
+        are those of an earlier call. The cluster must have no application: it runs one processor at a time.
+
+        Args:
+            processor: The processor, its class, or a function that makes one; its modules are sent to executors.
+            sources: Journals: a prefix that ends in `/`, a name, or names. Each is read by a shard of its own, so all
+                rows of a key are in one journal; or lists of names, each of which one shard reads.
+            output: Where rows go: a journal of JSON lines, or a `JournalOutput`. None: handlers yield none.
+            shards: Settings of the shards.
+            timeout_seconds: Longest wait for the shards.
+            query: Arguments of `broadsheet.spark_bridge.keyed.StatefulProcessorApplication`. `initialState` may be a
+                DataFrame, too.
+
+        Raises:
+            ClusterStartError: the cluster has an application, or runs a processor already; or members did not come up.
+            ClusterStoppedError: the cluster is not started.
+            ValidationError: an argument is wrong, or a source does not exist; the error names it.
+            TimeoutError: a shard is not served in time; the message has its error.
+        """
+        # Only users of keyed state need its extra.
+        from broadsheet.spark_bridge.cluster.keyed_query import KeyedQuery, hosted_query
+
+        self._require_vacant()
+        hosted = hosted_query(processor, sources, output, query)
+        given = shards or QueryShards()
+        standbys = int(self._member_count > 1) if given.hot_standbys is None else given.hot_standbys
+        settings = replace(given, name=given.name or self.root.lstrip("/"), hot_standbys=standbys)
+        broker = self._broker()
+        plan = hosted.plan(broker, settings, root=self.root)
+        broker.create(plan.new_journals)
+        ids = tuple(spec.id for spec in plan.shards)
+        try:
+            self._start_members(hosted.factory)
+            self._shards.refuse_others(ids)
+            self.apply(plan.shards)
+            self.wait_for_primary(ids, timeout_seconds=timeout_seconds)
+        except BaseException:
+            self.stop_members()
+            raise
+        return KeyedQuery(
+            cluster=self,
+            spark=self._spark,
+            broker=broker,
+            name=settings.name,
+            shard_ids=ids,
+            outputs=hosted.outputs,
+            schema=hosted.schema,
+        )
 
     def members(self) -> tuple[MemberInfo, ...]:
         """Return the live members, by their task's number.
@@ -297,7 +385,7 @@ class ShardCluster:
 
         broker = self._broker()
         if journals is not None:
-            self._shards.apply_journals(read_journals(journals), broker)
+            broker.apply(read_journals(journals))
         if specs is not None:
             read = read_shards(specs)
             with read.errors_named():
@@ -393,17 +481,30 @@ class ShardCluster:
             EtcdError: etcd did not answer: Spark has killed the members, and their leases end by themselves.
             ClusterStopError: Spark did not end their tasks.
         """
-        jobs = self._jobs
         try:
             # In reverse order; an error of one step is raised after all of them.
             with ExitStack() as steps:
                 steps.callback(self._resources.close)
+                steps.callback(self.stop_members)
+        finally:
+            self._is_released = True
+            self._is_started = False
+
+    def stop_members(self) -> None:
+        """Stop the members as `stop` does, but not etcd and broker. Idempotent.
+
+        Raises:
+            EtcdError, ClusterStopError: see `stop`.
+        """
+        jobs = self._jobs
+        try:
+            with ExitStack() as steps:
+                steps.callback(self._member_resources.close)
                 steps.callback(self._client.close)
                 if jobs is not None:
                     steps.callback(self._clear)
                     steps.callback(self._end_jobs, jobs)
         finally:
-            self._is_released = True
             if jobs is not None and not jobs.running:
                 self._jobs = None
 
@@ -430,9 +531,12 @@ class ShardCluster:
         _log.info("cluster.member_logs", file=str(path))
         return str(path)
 
-    def _start_members(self) -> None:
+    def _start_members(self, application: str | ApplicationFactory) -> None:
         context = self._spark.sparkContext
-        jobs = MemberJobs(self._spark, self._task(), pool=self._pool, resources=self._profile)
+        if self._send_application:
+            send_application(context, application)
+        task = self._task(application)
+        jobs = MemberJobs(self._spark, task, pool=self._pool, resources=self._profile)
         executors = Executors(context)
         member_failures = MemberFailures(context, group=jobs.group)
         self._elasticity = Elasticity(
@@ -443,13 +547,13 @@ class ShardCluster:
             slots=lambda: context.defaultParallelism,
         )
         self._watch = ExecutorWatch(executors, self._membership)
-        self._resources.callback(self._watch.stop)
+        self._member_resources.callback(self._watch.stop)
         failures = TaskFailureWatch(self._spark, member_failures)
-        self._resources.callback(failures.stop)
+        self._member_resources.callback(failures.stop)
         failures.start()
         self._jobs = jobs
         spare(context, jobs.group)
-        self._resources.callback(release, jobs.group)
+        self._member_resources.callback(release, jobs.group)
         self._elasticity.set_size(self._member_count)
         self._watch.start()
         try:
@@ -461,7 +565,7 @@ class ShardCluster:
         except ScaleTimeoutError as error:
             raise ClusterStartError(f"at {self.root} came up {error}") from None
 
-    def _task(self) -> MemberTask:
+    def _task(self, application: str | ApplicationFactory) -> MemberTask:
         settings: MemberSettings = {
             "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
             "drain_covered_seconds_max": DRAIN_COVERED_SECONDS_MAX,
@@ -478,7 +582,7 @@ class ShardCluster:
         )
         plan = MemberPlan(
             config=config,
-            application=self._application,
+            application=application,
             zone=self._zone,
             arguments=self._arguments,
             orders_prefix=self._membership.orders_prefix,
@@ -500,8 +604,26 @@ class ShardCluster:
 
     def _running(self) -> Elasticity:
         if self._jobs is None:
+            if self._is_started:
+                raise ClusterStoppedError(
+                    "the cluster has no members: transform_with_state starts them"
+                )
             raise ClusterStoppedError("the cluster is not running: start it")
         return self._elasticity
+
+    def _require_vacant(self) -> None:
+        """Refuse a processor unless the cluster is started and without members."""
+        if not self._is_started:
+            raise ClusterStoppedError("the cluster is not running: start it")
+        if self._application is not None:
+            raise ClusterStartError(
+                f"the cluster at {self.root} has an application: make a ShardCluster without one for a processor"
+            )
+        if self._jobs is not None:
+            raise ClusterStartError(
+                f"the cluster at {self.root} runs a processor already: stop that query, or make another ShardCluster "
+                "with another root"
+            )
 
     def _member(self, target: MemberInfo | MemberId) -> MemberInfo:
         member_id = target.member_id if isinstance(target, MemberInfo) else target

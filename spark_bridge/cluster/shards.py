@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -12,15 +12,15 @@ from broadsheet.allocator.model import MemberId
 from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
-from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.security.auth import ClientAuth
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.security.tls import TlsConfig
+from broadsheet.spark_bridge.cluster.broker_journals import BrokerAccess
 from broadsheet.spark_bridge.cluster.elasticity import wait_until
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.routing.heads import token_of_heads
-from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
 from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
 
 _log = structlog.get_logger()
@@ -119,15 +119,6 @@ def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) ->
     return ShardReplicas(primaries, statuses)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAccess:
-    """A broker, as the driver reaches it."""
-
-    address: str
-    auth: ClientAuth | None
-    tls: TlsConfig | None
-
-
 class Shards:
     """Applies specs, and waits for primaries; a member that cannot be reached is not asked again."""
 
@@ -173,11 +164,19 @@ class Shards:
         if not self._ask_until(applied, timeout_seconds=timeout_seconds):
             raise TimeoutError(f"no member answered within {timeout_seconds:g} s")
 
-    def apply_journals(self, changes: Sequence[JournalApply.Change], broker: BrokerAccess) -> None:
-        """Create, update and delete journals."""
-        self._client.current().apply_journals(
-            changes, broker_address=broker.address, broker_auth=broker.auth
-        )
+    def refuse_others(self, shard_ids: Collection[str]) -> None:
+        """Refuse a cluster that has shards besides these.
+
+        Raises:
+            ValidationError: it has; the message names them.
+        """
+        there = {shard.spec.id for shard in self._client.current().list().shards}
+        if others := sorted(there - set(shard_ids)):
+            raise ValidationError(
+                "sources",
+                f"the cluster has shards of an earlier start that none of them is read by: {', '.join(others)}; name "
+                "their journals as well, or delete the shards",
+            )
 
     def verify(self, changes: Sequence[ApplyRequest.Change], broker: BrokerAccess) -> None:
         """Check that the journals that specs name exist, or can be made, and have the right content type.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from broadsheet.runtime.door import public_names
 
 if TYPE_CHECKING:
+    from broadsheet.spark_bridge.cluster.query_plan import QueryShards as QueryShards
     from broadsheet.spark_bridge.keyed.application import (
         HostingOptions as HostingOptions,
         StatefulProcessorApplication as StatefulProcessorApplication,

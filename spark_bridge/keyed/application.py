@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Required, TypedDict
 from zoneinfo import ZoneInfo
 
 import cloudpickle
@@ -77,6 +77,22 @@ class HostingOptions:
     """Output of late rows; None: they are dropped, and counted."""
     clock: Clock | None = None
     """For the batch time; None: the machine's."""
+
+
+class QueryArguments(TypedDict, total=False):
+    """Arguments of a `StatefulProcessorApplication` whose sources are journals, beside processor and output."""
+
+    key: Required[str | Sequence[str]]
+    inputSchema: Required[StructType | str]
+    outputStructType: Required[StructType | str]
+    outputMode: str
+    timeMode: str
+    eventTime: str | EventTime | None
+    delay: str | int | timedelta
+    initialState: InitialState | Rows | None
+    eventTimeColumnName: str
+    inPandas: bool
+    options: HostingOptions | None
 
 
 class StatefulProcessorApplication(KeyedApplication):

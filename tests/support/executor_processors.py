@@ -1,12 +1,20 @@
-"""A record processor as an application would ship it to Spark: it counts keys, and checkpoints in the same call."""
+"""Processors as applications would ship them to Spark: one of records, which counts keys, and one of keyed state."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import (
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from broadsheet.consumer.application import Shard
 from broadsheet.journals.content.json import JsonType
@@ -75,3 +83,26 @@ def key_counters(directory: Path) -> RecordProcessorApplication:
     return RecordProcessorApplication(
         new_engine=new_engine, new_processor=KeyCounter, message_type=JsonType()
     )
+
+
+class Totals(StatefulProcessor):
+    """Adds up the cents of each user."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the total."""
+        self._total = handle.getValueState("total", "total long")
+
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Add, and tell each new total."""
+        for row in rows:
+            total = (self._total.get() or (0,))[0] + row.cents
+            self._total.update((total,))
+            yield Row(user=key[0], total=total)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -8,8 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.allocator.model import MemberId
+from broadsheet.spark_bridge.cluster.broker_journals import BrokerAccess
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
-from broadsheet.spark_bridge.cluster.shards import BrokerAccess, LiveMemberClient, Shards
+from broadsheet.spark_bridge.cluster.shards import LiveMemberClient, Shards
 from tests.support.members import shard
 from tests.support.resolving import JOURNALS, AskedCluster
 

@@ -621,7 +621,7 @@ def test_initial_state_of_a_shard_is_that_of_its_journals(tmp_path: Path) -> Non
 
 def test_the_documented_processor_works_as_it_stands(tmp_path: Path) -> None:
     """Readers copy it: visits end half an hour after their last click, in the timer phase of a batch."""
-    (block,) = blocks_of(REPOSITORY / "docs" / "spark-processors.md")
+    block, *_ = blocks_of(REPOSITORY / "docs" / "spark-processors.md")
     source = tmp_path / "visits.py"
     source.write_text(block.code)
     document = runpy.run_path(str(source))

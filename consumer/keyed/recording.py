@@ -5,12 +5,17 @@ key. Snapshots go round: whenever the changes since the last one are longer than
 next ranges are written, until they have made up for seven eighths. So a store ships each byte less than twice, what a
 standby plays is at most about three times the state, and no snapshot is longer than a range and what was owed.
 
+A snapshot is read in pieces, one behind each commit, because the next commit waits for it: a piece is short, or twice
+what the commit changed. What commits change meanwhile in its ranges is written behind the pieces, so that it is as of
+the last of them.
+
 A file of changes is removed once every range has a snapshot behind it; a snapshot, once all its ranges have newer ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -19,6 +24,7 @@ import zstandard
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.row_index import Rows
+from broadsheet.consumer.keyed.state_rows import group_of_row
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.change_files import (
     ChangeFiles,
@@ -35,6 +41,8 @@ RANGES: Final = 64
 GROUPS_PER_RANGE: Final = GROUPS // RANGES
 SNAPSHOT_BYTES_MIN: Final = 1 << 20
 """Least bytes of changes after which snapshots are due."""
+_PIECES: Final = 16
+"""A piece has so many parts of these bytes, and makes up for what a commit changed twice."""
 _VERSION: Final = 1
 _PACKED_MIN: Final = 512
 """Bytes from which rows are compressed: shorter ones gain nothing."""
@@ -75,6 +83,25 @@ def new_frame(
     return KeyedFrame(number, checkpoint, segments or {}, content, packed)
 
 
+@dataclass(slots=True)
+class _Making:
+    """A snapshot that is read."""
+
+    begin: int
+    """Its first range."""
+    end: int
+    """The range that is read; those before it are complete."""
+    rows: Iterator[Rows]
+    """The rest of that range."""
+    owed: int
+    """Bytes that were owed at the last piece."""
+    parts: list[KeyedFrame] = field(default_factory=list)
+    size: int = 0
+    """Bytes of their rows."""
+    changed: dict[bytes, bytes | None] = field(default_factory=dict)
+    """Rows that commits changed since it began."""
+
+
 class KeyedFiles:
     """Reads the files of a store when it opens, and writes them while it lives."""
 
@@ -98,6 +125,7 @@ class KeyedFiles:
         """The range whose snapshot is the oldest."""
         self._owed = 0
         """Bytes of changes that no snapshot has made up for."""
+        self._making: _Making | None = None
 
     def check(self) -> None:
         """Check that the directory holds this store's files, or nothing; see `ChangeFiles.check`."""
@@ -184,31 +212,63 @@ class KeyedFiles:
         self._owed += _owed_for(self._files.changes_bytes - before)
         return durable
 
-    @property
-    def is_due(self) -> bool:
-        """True if it is time for the snapshot of another range."""
-        return self._owed >= self._snapshot_bytes_min
-
-    def snapshot(
-        self, rows_of: Callable[[int], Iterator[Rows]], others: Rows, last: KeyedFrame
-    ) -> None:
-        """Write the next ranges, and remove what nothing rests on any more.
+    def advance(self, rows_of: Callable[[int], Iterator[Rows]], changed: Rows) -> bool:
+        """Read a piece of the snapshot that is due, if one is; return whether it can be written: call `snapshot`.
 
         Args:
-            rows_of: Returns the rows of a range, in parts.
+            rows_of: Returns the rows of a range, in parts; each step reads what is there then.
+            changed: Rows of the commit since the last call, which `rows_of` shows.
+        """
+        making = self._making
+        if making is None:
+            if self._owed < self._snapshot_bytes_min:
+                return False
+            making = _Making(self._next, self._next, rows_of(self._next), self._owed)
+            self._making = making
+        else:
+            making.changed |= changed
+        # More than what was changed meanwhile, so that the snapshot catches up with what is owed.
+        rest = max(self._snapshot_bytes_min // _PIECES, 2 * (self._owed - making.owed))
+        making.owed = self._owed
+        while rest > 0:
+            rows = next(making.rows, None)
+            if rows is None:
+                making.end += 1
+                if making.end == RANGES or making.size >= self._owed:
+                    return True
+                making.rows = rows_of(making.end)
+                continue
+            part = new_frame(rows)
+            making.parts.append(part)
+            making.size += len(part.rows)
+            rest -= len(part.rows)
+        return False
+
+    def snapshot(self, others: Rows, last: KeyedFrame) -> None:
+        """Write the snapshot that `advance` has read, and remove what nothing rests on any more.
+
+        Args:
             others: The rows that are of no range.
             last: The frame of the last commit: its number, its checkpoint, and all segments.
+
+        Requires:
+            `advance` has returned True.
 
         Raises:
             OSError: it could not be written.
         """
-        begin, parts, size = self._next, list[KeyedFrame](), 0
-        end = begin
-        while end < RANGES and (end == begin or size < self._owed):
-            for rows in rows_of(end):
-                parts.append(new_frame(rows))
-                size += len(parts[-1].rows)
-            end += 1
+        making, self._making = self._making, None
+        assert making is not None, "it was read"
+        begin, end, parts = making.begin, making.end, making.parts
+        # A part may be of before some commits; with the rows that these changed it is as of the last one.
+        later = {
+            name: row
+            for name, row in making.changed.items()
+            if (group := group_of_row(name)) is not None
+            and begin <= group // GROUPS_PER_RANGE < end
+        }
+        if later:
+            parts.append(new_frame(later))
         last = new_frame(others, last.number, last.checkpoint, last.segments)
         layout = KeyedLayout(_VERSION, begin, end)
         length = self._files.snapshot(layout, iter((*parts, last)), number=last.number)

@@ -50,6 +50,11 @@ def group_bytes(group: int) -> bytes:
     return group.to_bytes(GROUP_BYTES)
 
 
+def group_of_row(name: bytes) -> int | None:
+    """Return the group of a recorded row; None: it is of no key."""
+    return int.from_bytes(name[1 : 1 + GROUP_BYTES]) if name[:1] in (STATE, TIMERS) else None
+
+
 def row_prefix(schema_id: bytes) -> bytes:
     """Return what is before the content of a row that does not expire."""
     return schema_id + _NO_EXPIRY

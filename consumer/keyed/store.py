@@ -72,6 +72,8 @@ _log = structlog.get_logger()
 CACHE_BYTES: Final = 64 << 20
 IndexKind = Literal["rocksdb", "memory"]
 _STEP: Final = 4096
+_PART_ROWS: Final = 1024
+"""Rows of a part of a snapshot: what a commit may wait for."""
 _LOOKS_MAX: Final = 4
 """Looks for due timers in one transaction, while entries are found that are none."""
 _TIMERS_SUFFIX: Final = b""
@@ -400,7 +402,7 @@ class KeyedStore:
                 write=partial(self._write, change),
                 recorder=self._local_state.recorder,
                 settle=partial(self._settle, change),
-                tidy=self._tidy,
+                tidy=partial(self._tidy, change),
                 fail=self._fail,
             ),
             wait_for,
@@ -528,22 +530,22 @@ class KeyedStore:
         rows = {**change.rows, **change.entries}
         index.apply(rows, index.number + 1, checkpoint.checkpoint, checkpoint.new_segments)
 
-    def _tidy(self) -> None:
-        if not self._files.is_due:
+    def _tidy(self, change: _Change) -> None:
+        if not self._files.advance(self._rows_of_range, change.rows):
             return
         index = self._committed()
         last = KeyedFrame(index.number, index.checkpoint, dict(index.segments))
         try:
-            self._files.snapshot(self._rows_of_range, index.others(), last)
+            self._files.snapshot(index.others(), last)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot write a snapshot: {error}") from error
 
     def _rows_of_range(self, number: int) -> Iterator[Rows]:
-        """Yield the rows of a range; only this thread changes the index."""
+        """Yield the rows of a range, in parts; commits may come between two of them."""
         first, behind = number * GROUPS_PER_RANGE, (number + 1) * GROUPS_PER_RANGE
         for family in (STATE, TIMERS):
             begin, end = family + group_bytes(first), family + group_bytes(behind)
-            while part := self._required().scan(begin, end, _STEP):
+            while part := self._required().scan(begin, end, _PART_ROWS):
                 yield dict(part)
                 begin = part[-1][0] + b"\x00"
 

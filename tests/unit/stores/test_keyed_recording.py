@@ -1,0 +1,79 @@
+"""Snapshots of ranges, which are read in pieces between commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from broadsheet.consumer.keyed.recording import RANGES, KeyedFiles, KeyedFrame, new_frame
+from broadsheet.consumer.keyed.row_index import Rows
+from broadsheet.consumer.keyed.state_rows import STATE, group_bytes
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.wire.key_range import GROUPS
+
+PART = 50
+"""Rows of a part."""
+
+
+def row(number: int) -> bytes:
+    """Return the name of a row; all groups have some."""
+    return STATE + group_bytes(number % GROUPS) + number.to_bytes(4)
+
+
+class Index:
+    """Rows, and how many of them are read for snapshots."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.read = 0
+
+    def rows_of(self, number: int) -> Iterator[Rows]:
+        """Yield a range in parts, each as of when it is asked for."""
+        width = GROUPS // RANGES
+        begin, end = STATE + group_bytes(number * width), STATE + group_bytes((number + 1) * width)
+        while part := sorted(name for name in self.rows if begin <= name < end)[:PART]:
+            self.read += len(part)
+            yield {name: self.rows[name] for name in part}
+            begin = part[-1] + b"\x00"
+
+
+def test_snapshot_is_read_in_short_pieces_and_is_as_of_its_commit(tmp_path: Path) -> None:
+    """A commit waits for the piece of a snapshot that is read behind the one before. None may read much more than was
+    changed, however large a range is; and the files, with rows that changed and went while pieces were read, load as
+    the state is.
+    """
+    files = KeyedFiles("shard", LocalState(tmp_path), snapshot_bytes_min=20_000)
+    files.check()
+    list(files.load())
+    index, pieces, snapshots = Index(), list[int](), 0
+    for number in range(1, 400):
+        # The first commit is most of the state, so that ranges are long; later ones change a few rows.
+        changed: dict[bytes, bytes | None] = {
+            row(each * 37 % 20_000): None if number > 1 and each % 5 == 0 else b"%d" % number * 20
+            for each in (range(20_000) if number == 1 else range(number * 10, number * 10 + 10))
+        }
+        durable = files.append(new_frame(changed, number))
+        assert durable is None, "without a recorder it is on disk"
+        for name, value in changed.items():
+            if value is None:
+                index.rows.pop(name, None)
+            else:
+                index.rows[name] = value
+        before = index.read
+        is_complete = files.advance(index.rows_of, changed)
+        pieces.append(index.read - before)
+        if is_complete:
+            snapshots += 1
+            files.snapshot({}, KeyedFrame(number, b"", {}))
+    files.close()
+    assert snapshots >= 2
+    # A piece is a sixteenth of what makes a snapshot due, and ends with a part. The first makes up for the whole state.
+    assert max(pieces[1:]) <= 10 * PART
+    loaded: dict[bytes, bytes] = {}
+    for _, rows in KeyedFiles("shard", LocalState(tmp_path)).load(tidies=False):
+        for name, value in rows.items():
+            if value is None:
+                loaded.pop(name, None)
+            else:
+                loaded[name] = value
+    assert loaded == index.rows

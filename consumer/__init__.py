@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         Store as Store,
     )
     from broadsheet.consumer.client.allocation_client import AllocationClient as AllocationClient
+    from broadsheet.consumer.client.keyed_client import (
+        KeyedClient as KeyedClient,
+        KeyedReadOptions as KeyedReadOptions,
+    )
     from broadsheet.consumer.client.recovery_client import RecoveryClient as RecoveryClient
     from broadsheet.consumer.client.shard_client import (
         ShardClient as ShardClient,

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--cards", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    resolver = TaskResolver([options.address], mapping="modulo")
+    resolver = TaskResolver(options.address.split(","), mapping="modulo")
     requests = purchases(
         options.purchases,
         cards=options.cards,

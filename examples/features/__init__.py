@@ -1,0 +1,1 @@
+"""Features of users, looked up while they are computed, and read as a table to train on."""

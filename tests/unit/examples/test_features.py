@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from broadsheet.examples.features.app import create
@@ -45,15 +47,16 @@ def test_online_and_training_values_agree_though_a_primary_dies() -> None:
             cluster.read_through()
         for place, shard in enumerate(SHARDS):
             users = [(row["user"],) for row in rows if place_of(row["user"]) == place]
-            served |= rows_of(
-                cluster.query(
-                    lambda store, keys=users: store.queries.get("", keys).table, shard=shard
-                )
-            )
+            asked = partial(_of_users, users)
+            served |= rows_of(cluster.query(asked, shard=shard))
             trained |= rows_of(cluster.query(_whole_table, shard=shard))
     assert len(served) == 60
     assert skew(served, trained) == 0
     assert skew(trained, dict(features_of(some))) == 0
+
+
+def _of_users(users: Sequence[tuple[str]], store: Any) -> Any:
+    return store.queries.get("", users).table
 
 
 def _whole_table(store: Any) -> Any:

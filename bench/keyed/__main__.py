@@ -3,7 +3,7 @@
     rows       rows a second, and processor time a row, of a total by key, over 1,000 and 100,000 keys; the same by
                Spark's transformWithState
     latency    of rows at 1,000 a second over 50,000 keys: one read and one update of state a row, answers committed;
-               the same by Spark, in micro-batches
+               the same by Spark, in micro-batches; and of look-ups of keys by KeyedService meanwhile
     keys       ten million keys with a TTL in one shard: rows a second, memory and disk of primary and standby; then
                the primary is killed, and timed is from the kill to the first committed answer of the standby
     storm      a million timers that are due at once: until the last has fired, and the latency of another shard's rows

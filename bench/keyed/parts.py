@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import statistics
 import tempfile
@@ -25,6 +26,7 @@ from bench.keyed.cluster import (
     percentile,
 )
 from bench.report import Params, emit
+from broadsheet.consumer.client import KeyedClient
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 BENCH = "keyed"
@@ -98,6 +100,7 @@ def latency(plan: Plan) -> None:
 
 async def _latency(members: Members, plan: Plan) -> None:
     rate, keys = RATE, RATE_KEYS
+    params: Params
     members.start("life-0")
     source = f"{SHARD}/live"
     await members.apply("life-0", SHARD, [source])
@@ -109,12 +112,26 @@ async def _latency(members: Members, plan: Plan) -> None:
         await probes.wait_for(after=begin + plan.seconds)
         spent = (member_cpu(members, "life-0") - cpu) / plan.seconds
         found = probes.latencies(begin, begin + plan.seconds)
+        reads = await _look_ups(members, plan)
+    for percent in (50, 99):
+        params = {"rows_per_s": rate, "keys": keys, "look_ups": len(reads)}
+        emit(BENCH, f"state_read_p{percent}_ms", percentile(reads, percent) * 1000, "ms", **params)
     for percent in (50, 99):
         value = percentile(found, percent) * 1000
-        params: Params = {"system": "broadsheet", "rows_per_s": rate, "keys": keys}
-        params["rows"] = len(found)
+        params = {"system": "broadsheet", "rows_per_s": rate, "keys": keys, "rows": len(found)}
         emit(BENCH, f"latency_p{percent}_ms", value, "ms", **params)
     emit(BENCH, "latency_cpu", spent * 100, "%", system="broadsheet", rows_per_s=rate)
+
+
+async def _look_ups(members: Members, plan: Plan) -> list[float]:
+    """Return how long look-ups of random keys take, seconds each, one after the other, while rows come in."""
+    chance, taken = random.Random(0), list[float]()
+    end = time.monotonic() + plan.seconds
+    async with KeyedClient(members.processes["life-0"].wait_until_ready()) as client:
+        while (began := time.monotonic()) < end:
+            await client.get(SHARD, [(chance.randrange(RATE_KEYS),)])
+            taken.append(time.monotonic() - began)
+    return taken
 
 
 def keys(plan: Plan) -> None:

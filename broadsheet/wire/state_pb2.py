@@ -27,7 +27,7 @@ from broadsheet.wire import progress_pb2 as consumer_dot_protocol_dot_progress__
 from broadsheet.wire import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63onsumer/protocol/state.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\x1a consumer/protocol/progress.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"P\n\x13ListReplicasRequest\x12)\n\x08selector\x18\x01 \x01(\x0b\x32\x17.protocol.LabelSelector\x12\x0e\n\x06member\x18\x02 \x01(\t\"\xf9\x02\n\x0fReplicaProgress\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x14\n\x0c\x62\x65hind_bytes\x18\x03 \x01(\x03\x12\x16\n\x0e\x62\x65hind_seconds\x18\x04 \x01(\x01\x12\x45\n\x0cread_through\x18\x05 \x03(\x0b\x32/.broadsheet.v1.ReplicaProgress.ReadThroughEntry\x12\x41\n\npublish_at\x18\x06 \x03(\x0b\x32-.broadsheet.v1.ReplicaProgress.PublishAtEntry\x12+\n\noperations\x18\x07 \x03(\x0b\x32\x17.broadsheet.v1.Progress\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0ePublishAtEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"j\n\x14ListReplicasResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12\x30\n\x08replicas\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.ReplicaProgress\"D\n\x14\x44\x65scribeStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x1d\n\x15max_staleness_seconds\x18\x02 \x01(\x01\"0\n\nStateTable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"\x95\x01\n\x15\x44\x65scribeStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12)\n\x06tables\x18\x03 \x03(\x0b\x32\x19.broadsheet.v1.StateTable\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\"`\n\x10ScanStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12\x1d\n\x15max_staleness_seconds\x18\x04 \x01(\x01\"\xaf\x01\n\x0cScannedState\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x42\n\x0cread_through\x18\x02 \x03(\x0b\x32,.broadsheet.v1.ScannedState.ReadThroughEntry\x12\x19\n\x11staleness_seconds\x18\x03 \x01(\x01\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa1\x01\n\x11ScanStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12*\n\x05state\x18\x03 \x01(\x0b\x32\x1b.broadsheet.v1.ScannedState\x12\r\n\x05\x61rrow\x18\x04 \x01(\x0c\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t2\x95\x02\n\x0cStateService\x12W\n\x0cListReplicas\x12\".broadsheet.v1.ListReplicasRequest\x1a#.broadsheet.v1.ListReplicasResponse\x12Z\n\rDescribeState\x12#.broadsheet.v1.DescribeStateRequest\x1a$.broadsheet.v1.DescribeStateResponse\x12P\n\tScanState\x12\x1f.broadsheet.v1.ScanStateRequest\x1a .broadsheet.v1.ScanStateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63onsumer/protocol/state.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\x1a consumer/protocol/progress.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"P\n\x13ListReplicasRequest\x12)\n\x08selector\x18\x01 \x01(\x0b\x32\x17.protocol.LabelSelector\x12\x0e\n\x06member\x18\x02 \x01(\t\"\x89\x01\n\rKeyedProgress\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x13\n\x0bstate_bytes\x18\x02 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x03 \x01(\x03\x12\x1a\n\rnext_timer_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\tlate_rows\x18\x05 \x01(\x03\x42\x10\n\x0e_next_timer_ms\"\xa6\x03\n\x0fReplicaProgress\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x14\n\x0c\x62\x65hind_bytes\x18\x03 \x01(\x03\x12\x16\n\x0e\x62\x65hind_seconds\x18\x04 \x01(\x01\x12\x45\n\x0cread_through\x18\x05 \x03(\x0b\x32/.broadsheet.v1.ReplicaProgress.ReadThroughEntry\x12\x41\n\npublish_at\x18\x06 \x03(\x0b\x32-.broadsheet.v1.ReplicaProgress.PublishAtEntry\x12+\n\noperations\x18\x07 \x03(\x0b\x32\x17.broadsheet.v1.Progress\x12+\n\x05keyed\x18\x08 \x01(\x0b\x32\x1c.broadsheet.v1.KeyedProgress\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0ePublishAtEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"j\n\x14ListReplicasResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12\x30\n\x08replicas\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.ReplicaProgress\"D\n\x14\x44\x65scribeStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x1d\n\x15max_staleness_seconds\x18\x02 \x01(\x01\"0\n\nStateTable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"\x95\x01\n\x15\x44\x65scribeStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12)\n\x06tables\x18\x03 \x03(\x0b\x32\x19.broadsheet.v1.StateTable\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\"`\n\x10ScanStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12\x1d\n\x15max_staleness_seconds\x18\x04 \x01(\x01\"\xaf\x01\n\x0cScannedState\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x42\n\x0cread_through\x18\x02 \x03(\x0b\x32,.broadsheet.v1.ScannedState.ReadThroughEntry\x12\x19\n\x11staleness_seconds\x18\x03 \x01(\x01\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa1\x01\n\x11ScanStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12*\n\x05state\x18\x03 \x01(\x0b\x32\x1b.broadsheet.v1.ScannedState\x12\r\n\x05\x61rrow\x18\x04 \x01(\x0c\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t2\x95\x02\n\x0cStateService\x12W\n\x0cListReplicas\x12\".broadsheet.v1.ListReplicasRequest\x1a#.broadsheet.v1.ListReplicasResponse\x12Z\n\rDescribeState\x12#.broadsheet.v1.DescribeStateRequest\x1a$.broadsheet.v1.DescribeStateResponse\x12P\n\tScanState\x12\x1f.broadsheet.v1.ScanStateRequest\x1a .broadsheet.v1.ScanStateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,28 +42,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCANNEDSTATE_READTHROUGHENTRY']._serialized_options = b'8\001'
   _globals['_LISTREPLICASREQUEST']._serialized_start=146
   _globals['_LISTREPLICASREQUEST']._serialized_end=226
-  _globals['_REPLICAPROGRESS']._serialized_start=229
-  _globals['_REPLICAPROGRESS']._serialized_end=606
-  _globals['_REPLICAPROGRESS_READTHROUGHENTRY']._serialized_start=506
-  _globals['_REPLICAPROGRESS_READTHROUGHENTRY']._serialized_end=556
-  _globals['_REPLICAPROGRESS_PUBLISHATENTRY']._serialized_start=558
-  _globals['_REPLICAPROGRESS_PUBLISHATENTRY']._serialized_end=606
-  _globals['_LISTREPLICASRESPONSE']._serialized_start=608
-  _globals['_LISTREPLICASRESPONSE']._serialized_end=714
-  _globals['_DESCRIBESTATEREQUEST']._serialized_start=716
-  _globals['_DESCRIBESTATEREQUEST']._serialized_end=784
-  _globals['_STATETABLE']._serialized_start=786
-  _globals['_STATETABLE']._serialized_end=834
-  _globals['_DESCRIBESTATERESPONSE']._serialized_start=837
-  _globals['_DESCRIBESTATERESPONSE']._serialized_end=986
-  _globals['_SCANSTATEREQUEST']._serialized_start=988
-  _globals['_SCANSTATEREQUEST']._serialized_end=1084
-  _globals['_SCANNEDSTATE']._serialized_start=1087
-  _globals['_SCANNEDSTATE']._serialized_end=1262
-  _globals['_SCANNEDSTATE_READTHROUGHENTRY']._serialized_start=506
-  _globals['_SCANNEDSTATE_READTHROUGHENTRY']._serialized_end=556
-  _globals['_SCANSTATERESPONSE']._serialized_start=1265
-  _globals['_SCANSTATERESPONSE']._serialized_end=1426
-  _globals['_STATESERVICE']._serialized_start=1429
-  _globals['_STATESERVICE']._serialized_end=1706
+  _globals['_KEYEDPROGRESS']._serialized_start=229
+  _globals['_KEYEDPROGRESS']._serialized_end=366
+  _globals['_REPLICAPROGRESS']._serialized_start=369
+  _globals['_REPLICAPROGRESS']._serialized_end=791
+  _globals['_REPLICAPROGRESS_READTHROUGHENTRY']._serialized_start=691
+  _globals['_REPLICAPROGRESS_READTHROUGHENTRY']._serialized_end=741
+  _globals['_REPLICAPROGRESS_PUBLISHATENTRY']._serialized_start=743
+  _globals['_REPLICAPROGRESS_PUBLISHATENTRY']._serialized_end=791
+  _globals['_LISTREPLICASRESPONSE']._serialized_start=793
+  _globals['_LISTREPLICASRESPONSE']._serialized_end=899
+  _globals['_DESCRIBESTATEREQUEST']._serialized_start=901
+  _globals['_DESCRIBESTATEREQUEST']._serialized_end=969
+  _globals['_STATETABLE']._serialized_start=971
+  _globals['_STATETABLE']._serialized_end=1019
+  _globals['_DESCRIBESTATERESPONSE']._serialized_start=1022
+  _globals['_DESCRIBESTATERESPONSE']._serialized_end=1171
+  _globals['_SCANSTATEREQUEST']._serialized_start=1173
+  _globals['_SCANSTATEREQUEST']._serialized_end=1269
+  _globals['_SCANNEDSTATE']._serialized_start=1272
+  _globals['_SCANNEDSTATE']._serialized_end=1447
+  _globals['_SCANNEDSTATE_READTHROUGHENTRY']._serialized_start=691
+  _globals['_SCANNEDSTATE_READTHROUGHENTRY']._serialized_end=741
+  _globals['_SCANSTATERESPONSE']._serialized_start=1450
+  _globals['_SCANSTATERESPONSE']._serialized_end=1611
+  _globals['_STATESERVICE']._serialized_start=1614
+  _globals['_STATESERVICE']._serialized_end=1891
 # @@protoc_insertion_point(module_scope)

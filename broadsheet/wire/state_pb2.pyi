@@ -54,6 +54,46 @@ class ListReplicasRequest(_message.Message):
 Global___ListReplicasRequest: _TypeAlias = ListReplicasRequest  # noqa: Y015
 
 @_typing.final
+class KeyedProgress(_message.Message):
+    """KeyedProgress is what a primary's keyed state amounts to. It is counted by transactions, never by a scan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
+    NEXT_TIMER_MS_FIELD_NUMBER: _builtins.int
+    LATE_ROWS_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """Rows of state and of its indexes, about; a key has one or more."""
+    state_bytes: _builtins.int
+    """Bytes of these rows, about."""
+    watermark_ms: _builtins.int
+    """Of the last transaction, Unix milliseconds; 0: none yet."""
+    next_timer_ms: _builtins.int
+    """When the next timer is due, or the next window or session ends, Unix milliseconds; absent: there is none."""
+    late_rows: _builtins.int
+    """Rows that were late, or had no usable event time, since this primary began."""
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        state_bytes: _builtins.int = ...,
+        watermark_ms: _builtins.int = ...,
+        next_timer_ms: _builtins.int | None = ...,
+        late_rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_timer_ms", b"_next_timer_ms", "next_timer_ms", b"next_timer_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_timer_ms", b"_next_timer_ms", "late_rows", b"late_rows", "next_timer_ms", b"next_timer_ms", "rows", b"rows", "state_bytes", b"state_bytes", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_timer_ms: _TypeAlias = _typing.Literal["next_timer_ms"]  # noqa: Y015
+    _WhichOneofArgType__next_timer_ms: _TypeAlias = _typing.Literal["_next_timer_ms", b"_next_timer_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_timer_ms) -> _WhichOneofReturnType__next_timer_ms | None: ...
+
+Global___KeyedProgress: _TypeAlias = KeyedProgress  # noqa: Y015
+
+@_typing.final
 class ReplicaProgress(_message.Message):
     """ReplicaProgress is how far one replica has come."""
 
@@ -106,6 +146,7 @@ class ReplicaProgress(_message.Message):
     READ_THROUGH_FIELD_NUMBER: _builtins.int
     PUBLISH_AT_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    KEYED_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     slot: _builtins.int
     """0 is the primary."""
@@ -127,6 +168,10 @@ class ReplicaProgress(_message.Message):
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[_progress_pb2.Progress]:
         """Longer operations that the replica carries out or takes part in."""
 
+    @_builtins.property
+    def keyed(self) -> Global___KeyedProgress:
+        """Of a primary with keyed state."""
+
     def __init__(
         self,
         *,
@@ -137,10 +182,11 @@ class ReplicaProgress(_message.Message):
         read_through: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         publish_at: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         operations: _abc.Iterable[_progress_pb2.Progress] | None = ...,
+        keyed: Global___KeyedProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keyed", b"keyed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "operations", b"operations", "publish_at", b"publish_at", "read_through", b"read_through", "shard", b"shard", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "keyed", b"keyed", "operations", b"operations", "publish_at", b"publish_at", "read_through", b"read_through", "shard", b"shard", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,6 +26,7 @@ from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore, 
 from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.keyed_queries import KeyedCounts
 from broadsheet.consumer.stores.state_tables import TableScan, picked, require_table
 from broadsheet.journals.content.message_type import MessageType
 from broadsheet.journals.content.registry import content_of
@@ -146,6 +147,22 @@ class KeyedShardStore(KeyedStore):
             StoreClosedError: the store is not restored, or is destroyed.
         """
         return self.run.queries
+
+    def counts(self) -> KeyedCounts:
+        """Return the state in numbers, in constant time; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        run = self.run
+        rows, state_bytes = self.size()
+        return KeyedCounts(
+            rows=rows,
+            state_bytes=state_bytes,
+            watermark_ms=run.watermark_ms,
+            next_timer_ms=run.next_due_ms,
+            late_rows=run.late_rows,
+        )
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the table of keys: its fields, a column for each variable, and the times of its timers."""

@@ -30,6 +30,11 @@ BLOCK_CACHE_BYTES: Final = 64 << 20
 """Of blocks of tables, for all indexes of a process together."""
 WRITE_BUFFER_BYTES: Final = 32 << 20
 _BLOOM_BITS: Final = 10
+_ESTIMATES: Final = (
+    "rocksdb.estimate-num-keys",
+    "rocksdb.estimate-live-data-size",
+    "rocksdb.cur-size-all-mem-tables",
+)
 _DELETIONS_WINDOW: Final = 4096
 _DELETIONS_MAX: Final = 2048
 """Deletions in so many rows in a row of a table after which it is compacted."""
@@ -74,6 +79,10 @@ class RowIndex(Protocol):
         """Make changes, all or nothing."""
         ...
 
+    def size(self) -> tuple[int, int]:
+        """Return the number of rows and their bytes, about; in constant time."""
+        ...
+
     def close(self) -> None:
         """Close it; idempotent."""
         ...
@@ -84,6 +93,7 @@ class MemoryIndex:
 
     def __init__(self) -> None:
         self._rows: SortedDict[bytes, bytes] = SortedDict()
+        self._bytes = 0
         self._lock = threading.Lock()
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
@@ -112,14 +122,23 @@ class MemoryIndex:
         with self._lock:
             for key, value in rows.items():
                 if value is None:
-                    self._rows.pop(key, None)
+                    before = self._rows.pop(key, None)
                 else:
+                    before = self._rows.get(key)
                     self._rows[key] = value
+                    self._bytes += len(key) + len(value)
+                if before is not None:
+                    self._bytes -= len(key) + len(before)
+
+    def size(self) -> tuple[int, int]:
+        """Return the number of rows and their bytes."""
+        return len(self._rows), self._bytes
 
     def close(self) -> None:
         """Forget all rows."""
         with self._lock:
             self._rows.clear()
+            self._bytes = 0
 
 
 class _MemorySnapshot:
@@ -213,6 +232,12 @@ class RocksIndex:
             else:
                 batch.put(key, value)
         self._database.write(batch, self._write_options)
+
+    def size(self) -> tuple[int, int]:
+        """Return RocksDB's estimates, of tables and of what is in memory."""
+        found = map(self._database.property_int_value, _ESTIMATES)
+        rows, tables, memory = (each or 0 for each in found)
+        return rows, tables + memory
 
     def close(self) -> None:
         """Write what is in memory to its files, and close it."""

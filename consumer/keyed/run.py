@@ -147,6 +147,8 @@ class KeyedRun:
         self._tables: list[pa.Table] = []
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
+        self.next_due_ms: int | None = None
+        """The earliest timer, as of the last transaction."""
         self.failed_calls = 0
         """Calls of handlers that failed and were set apart, in this life."""
         self._has_expired = False
@@ -236,11 +238,17 @@ class KeyedRun:
         if self._initial is not None:
             return 0.0
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
+        self.next_due_ms = next_due
         backlog = Backlog(next_due, self._has_expired or bool(self._removal.numbers))
         after = next_txn_after_ms(
             self._times, settings.mode, settings.rules, backlog, self._now_ms()
         )
         return None if after is None else after / 1000
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of the last transaction, Unix milliseconds."""
+        return self._times.watermark_ms
 
     def close(self) -> None:
         """Close the processor."""

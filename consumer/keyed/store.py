@@ -351,6 +351,14 @@ class KeyedStore:
         with self._committed().reading() as read:
             yield read
 
+    def size(self) -> tuple[int, int]:
+        """Return the number of rows and their bytes, about, in constant time; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        return self._required().size()
+
     def committed_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield (place and suffix, row) of all rows of keys; each step shows the commits that are durable by then.
 

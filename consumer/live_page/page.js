@@ -461,6 +461,7 @@ function Details({ id, close, theme, confirm }) {
           <h3>Reads</h3>
           <${Chart} columns=${lag.rates?.columns() ?? [[lag.since, lag.at], [0, 0]]} label=${`What ${id} reads, bytes a second`} format=${rateText} theme=${theme} />`
         : html`<p class="faint">Not told yet.</p>`}
+      ${lag?.keyed && html`<${KeyedState} keyed=${lag.keyed} />`}
       <h3>Offsets</h3>
       <${Offsets} row=${row} told=${told.stat} />
       <h3>Moves</h3>
@@ -487,6 +488,25 @@ function Explanation({ row, told, theme }) {
       ${(answer.waits ?? []).length > 0 && html`<ul class="plain">${answer.waits.map((wait) => html`<li key=${`${wait.member} ${wait.reason}`}>
         waits: ${enumWord(wait.reason, "WAIT_REASON_")}${wait.member ? ` of ${wait.member}` : ""}${wait.detail ? ` (${wait.detail})` : ""}</li>`)}</ul>`}
       ${(answer.notes ?? []).length > 0 && html`<ul class="plain">${answer.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>`}`}`;
+}
+
+/** What the keyed state of a primary amounts to, as its transactions left it. */
+function KeyedState({ keyed }) {
+  const facts = [
+    ["rows, about", Number(keyed.rows ?? 0).toLocaleString("en")],
+    ["state, about", bytesText(Number(keyed.stateBytes ?? 0))],
+    ["watermark", Number(keyed.watermarkMs ?? 0) ? dateText(keyed.watermarkMs) : "none yet"],
+    ["next timer", keyed.nextTimerMs === undefined ? "none" : dateText(keyed.nextTimerMs)],
+    ["late rows", Number(keyed.lateRows ?? 0).toLocaleString("en")],
+  ];
+  return html`<h3>Keyed state</h3>
+    <table><tbody>${facts.map(([name, text]) => html`<tr key=${name}><td>${name}</td><td>${text}</td></tr>`)}</tbody></table>`;
+}
+
+/** A time in Unix milliseconds, which an application may have made of anything, as text. */
+function dateText(ms) {
+  const date = new Date(Number(ms));
+  return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString();
 }
 
 function Offsets({ row, told }) {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broadsheet.consumer.errors import ShardStoppedError, StoreError
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.stall_watch import write_heads
+from broadsheet.consumer.stores.keyed_queries import KeyedQueryStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 from broadsheet.wire.shard_pb2 import ShardSpec
-from broadsheet.wire.state_pb2 import ReplicaProgress
+from broadsheet.wire.state_pb2 import KeyedProgress, ReplicaProgress
 
 HEADS_SECONDS_MAX = 5.0
 """Longest wait for the brokers to tell how much there is to read, for all sources together."""
@@ -46,6 +48,7 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         slot=shard.assignment.slot,
         read_through=read_through,
         publish_at=publish_at,
+        keyed=_keyed(shard),
     )
     # A head below the offset that was read belongs to another life of the journal: the difference
     # is not a lag.
@@ -64,6 +67,30 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
     )
     progress.behind_seconds = UNKNOWN if progress.behind_bytes else 0.0
     return progress
+
+
+def _keyed(shard: LiveShard) -> KeyedProgress | None:
+    """Return what a primary's keyed state amounts to; None if it has none, or leaves at this moment."""
+    try:
+        reference = shard.acquire()
+    except ShardStoppedError:
+        return None
+    try:
+        store = reference.store
+        if not isinstance(store, KeyedQueryStore):
+            return None
+        counts = store.counts()
+    except StoreError:
+        return None
+    finally:
+        reference.release()
+    return KeyedProgress(
+        rows=counts.rows,
+        state_bytes=counts.state_bytes,
+        watermark_ms=counts.watermark_ms,
+        next_timer_ms=counts.next_timer_ms,
+        late_rows=counts.late_rows,
+    )
 
 
 def _journal(source: ShardSpec.Source) -> str:

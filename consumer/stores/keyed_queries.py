@@ -159,6 +159,22 @@ class KeyedQueries(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedCounts:
+    """The state of a shard in numbers, as transactions left them."""
+
+    rows: int
+    """Of state and of its indexes, about."""
+    state_bytes: int
+    """Of these rows, about."""
+    watermark_ms: int
+    """Unix milliseconds; 0: none yet."""
+    next_timer_ms: int | None
+    """Unix milliseconds; None: there is none."""
+    late_rows: int
+    """Rows that were late in this life."""
+
+
 @runtime_checkable
 class KeyedQueryStore(Protocol):
     """A store that answers about keys."""
@@ -166,6 +182,14 @@ class KeyedQueryStore(Protocol):
     @property
     def queries(self) -> KeyedQueries:
         """The answers.
+
+        Raises:
+            StoreError: the store is not restored, or is destroyed.
+        """
+        ...
+
+    def counts(self) -> KeyedCounts:
+        """Return the state in numbers, on any thread; in constant time.
 
         Raises:
             StoreError: the store is not restored, or is destroyed.

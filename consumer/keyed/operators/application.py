@@ -30,6 +30,7 @@ from broadsheet.consumer.keyed.run import LATE_REASON
 from broadsheet.consumer.keyed.store import KeyedStore, new_follower
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.keyed_queries import KeyedCounts
 from broadsheet.consumer.stores.state_tables import (
     ROWS_PER_BATCH,
     TableScan,
@@ -114,6 +115,22 @@ class StreamStore(KeyedStore):
             StoreClosedError: the store is not restored, or is destroyed.
         """
         return self.run.queries
+
+    def counts(self) -> KeyedCounts:
+        """Return the state in numbers, in constant time; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        run = self.run
+        rows, state_bytes = self.size()
+        return KeyedCounts(
+            rows=rows,
+            state_bytes=state_bytes,
+            watermark_ms=run.watermark_ms,
+            next_timer_ms=run.next_due_ms,
+            late_rows=run.apart_rows,
+        )
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the tables of what operators have open: windows, sessions, aggregates, lists."""

@@ -128,6 +128,8 @@ class StreamRun:
         self._tables: dict[StreamNode, list[TimedRows]] = {}
         self.rows = self.input_bytes = 0
         """Of the running transaction."""
+        self.next_due_ms: int | None = None
+        """The earliest time at which a window ends, or before it, as of the last transaction."""
         self.apart_rows = 0
         """Rows that were set apart in this life."""
 
@@ -293,6 +295,7 @@ class StreamRun:
         """Return after how many seconds a transaction is due though no row comes; None: only with rows."""
         mode = self._plan.mode
         next_due = None if mode is TimeMode.NONE else self._store.first_filed_ms()
+        self.next_due_ms = next_due
         if mode is TimeMode.EVENT and not self._times.watermark_ms:
             next_due = None
         now_ms = int(self._settings.clock.wall_seconds() * 1000)
@@ -314,6 +317,11 @@ class StreamRun:
             )
 
     # -- queries
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of the last transaction, Unix milliseconds."""
+        return self._times.watermark_ms
 
     @cached_property
     def queries(self) -> StoreQueries:

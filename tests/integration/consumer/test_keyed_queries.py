@@ -15,7 +15,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.client import KeyedClient, KeyedReadOptions, ShardClient
+from broadsheet.consumer.client import KeyedClient, KeyedReadOptions, ShardClient, StateClient
 from broadsheet.consumer.client.keyed_client import key_message
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.keyed import StateOptions, StreamOptions, count, session, stream
@@ -200,6 +200,15 @@ async def test_pages_timers_and_schema_are_those_of_the_processor(
         assert [row["due_ms"] for row in mine.rows] == [5 + QUIET_MS]
         last = client.timers(SHARD, from_ms=5 + QUIET_MS, page_size=1)
         assert [row["key"] async for page in last for row in page.rows] == ["b", "a"]
+
+        async with StateClient(members.primary.address) as states:
+            (told,) = (await states.list_replicas()).replicas
+        assert told.keyed.rows > len(set(KEYS))
+        assert told.keyed.state_bytes > 0
+        assert (told.keyed.next_timer_ms, told.keyed.late_rows) == (4 + QUIET_MS, 0)
+        async with StateClient(members.standby.address) as states:
+            (told,) = (await states.list_replicas()).replicas
+        assert not told.HasField("keyed")
 
         wrong = KeyedReadOptions(columns=["total"])
         with pytest.raises(ValidationError, match=r"columns\[0\]: expected one of key, count, end"):

@@ -2,6 +2,7 @@
 
 SparkBridgeError
 ├── ClusterStartError(detail)       members were not announced in time
+│   ├── ClusterJoinError(root)      settings do not fit those of the application that is there
 │   └── ExecutorUnfitError          no executor can run a member, and why
 ├── ClusterStoppedError             the cluster was stopped, or its job failed
 ├── NoMemberError                   no member is alive at the moment
@@ -45,6 +46,18 @@ class ExecutorUnfitError(ClusterStartError):
 
     def __init__(self, problems: str) -> None:
         super().__init__(f"no executor can run a member:\n{problems}")
+
+
+class ClusterJoinError(ClusterStartError):
+    """The settings of a driver do not fit those of another application's driver at the same root."""
+
+    def __init__(self, root: str, application_id: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"cannot join application {application_id} at {root}: {'; '.join(problems)}. If it was killed, its key "
+            "in etcd ends after 10 s"
+        )
+        self.root = root
+        self.problems = tuple(problems)
 
 
 class SparkVersionError(SparkBridgeError):

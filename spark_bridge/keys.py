@@ -3,6 +3,7 @@
 {root}.clusters/{cluster}/orders/{whom}     orders members of a cluster to leave; see `member.orders`
 {root}.clusters/{cluster}/hosts/{task}      host of a member's task: `member.identity.Host`
 {root}.clusters/{cluster}/failure           reason of the latest failure of a member
+{root}.drivers/{cluster}                    a driver that lives, and its settings: `cluster.joining.DriverRecord`
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
 {root}.queries/{query}/{target}             those of a streaming query's latest micro-batch in one target
 {root}.queries/{query}                      the same as earlier versions wrote it
@@ -14,9 +15,19 @@ from __future__ import annotations
 from broadsheet.allocator.keys import check_root
 
 
+def clusters_prefix(root: str) -> bytes:
+    """Return the prefix of all keys of all clusters at a root."""
+    return f"{check_root(root)}.clusters/".encode()
+
+
+def drivers_prefix(root: str) -> bytes:
+    """Return the prefix of the keys of drivers; the name of the driver's cluster follows."""
+    return f"{check_root(root)}.drivers/".encode()
+
+
 def cluster_prefix(root: str, cluster: str) -> bytes:
     """Return the prefix of all keys of one cluster."""
-    return f"{check_root(root)}.clusters/{cluster}/".encode()
+    return clusters_prefix(root) + f"{cluster}/".encode()
 
 
 def orders_prefix(root: str, cluster: str) -> bytes:

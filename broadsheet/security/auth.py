@@ -12,6 +12,7 @@ Source: gazette/core auth/auth.go, broker/protocol/auth.go (claims, capability b
 from __future__ import annotations
 
 import binascii
+import hmac
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -600,6 +601,20 @@ def is_keys_file(keys_text: str) -> bool:
 def keys_from(text: str, file: Path | None) -> str:
     """Return the keys of settings that may name a file: those of the file, if there is one."""
     return text if file is None else f"{FILE_PREFIX}{file.absolute()}"
+
+
+def key_ids(keys_text: str) -> tuple[str, ...]:
+    """Return an id of each key of a text, which tells nothing of the key; none for a file, which may be elsewhere.
+
+    Raises:
+        ValidationError: a key is no base64, or there is none.
+    """
+    if not keys_text or is_keys_file(keys_text):
+        return ()
+    return tuple(
+        hmac.digest(key, b"id of a key of Broadsheet", "sha256").hex()[:16]
+        for key in _keys_in(keys_text).keys
+    )
 
 
 def trust_from(options: Mapping[str, Any]) -> TrustConfig:

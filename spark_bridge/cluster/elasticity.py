@@ -137,10 +137,10 @@ class Elasticity:
         """Order a member to leave for good; return at once.
 
         Raises:
-            ValueError: it is the last member.
+            ValueError: it is the last member, and no other application has one that could take its shards.
         """
         with self._lock:
-            if self._wanted == {member.partition}:
+            if self._wanted == {member.partition} and not self._membership.others_stay():
                 raise ValueError("expected another member beside it: stop() ends the last one")
             self._dismiss((member.partition,))
 

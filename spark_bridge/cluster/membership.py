@@ -21,6 +21,8 @@ from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import KeyValue, LeaseId, prefix_range_end
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.runtime.documents import DocumentError
+from broadsheet.spark_bridge.cluster.enrolment import Enrolment, read_drivers
+from broadsheet.spark_bridge.cluster.joining import DriverRecord
 from broadsheet.spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
 from broadsheet.spark_bridge.member.identity import Host, Incarnation, decode_host, parse_suffix
 from broadsheet.spark_bridge.member.orders import all_members_key, attempt_key, task_key
@@ -62,6 +64,17 @@ async def _members(etcd: Etcd, keys: Keys) -> list[tuple[MemberId, KeyValue]]:
     return members
 
 
+def drivers_at(config: EtcdConfig, root: str) -> tuple[DriverRecord, ...]:
+    """Return the drivers that live at a root, in the order in which they came; blocks."""
+
+    async def read() -> tuple[DriverRecord, ...]:
+        async with EtcdClient(config) as etcd:
+            return await read_drivers(etcd, root)
+
+    with LoopThread(name="shard-cluster-drivers") as loop:
+        return loop.call(read())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
     """A live member of the cluster."""
@@ -83,19 +96,23 @@ class MemberInfo:
 class Membership:
     """A cluster's members and orders; a blocking context manager around an etcd client and its event loop."""
 
-    def __init__(self, config: EtcdConfig, keys: Keys, *, application_id: str) -> None:
+    def __init__(
+        self, config: EtcdConfig, keys: Keys, *, application_id: str, joins: bool = False
+    ) -> None:
         """Select a cluster's members.
 
         Args:
             config: How to reach etcd.
             keys: The cluster's keys.
             application_id: Spark's application, whose tasks the members are.
+            joins: Whether other applications' members may be at the root, if their settings fit.
         """
         self._config = config
         self._keys = keys
         self._application_id = application_id
         self._resources = AsyncExitStack()
-        cluster = f"{application_id}-{uuid4().hex[:8]}"
+        self._joins = joins
+        cluster = self._cluster = f"{application_id}-{uuid4().hex[:8]}"
         self._prefix = cluster_prefix(keys.root, cluster)
         self.orders_prefix = orders_prefix(keys.root, cluster)
         """Prefix of the keys that members watch for orders."""
@@ -107,6 +124,9 @@ class Membership:
     def __enter__(self) -> Self:
         self._loop = LoopThread(name="shard-cluster-etcd")
         self._etcd = self._loop.call(self._resources.enter_async_context(EtcdClient(self._config)))
+        self._enrolment = Enrolment(
+            self._etcd, self._keys, cluster=self._cluster, joins=self._joins
+        )
         return self
 
     def __exit__(
@@ -119,6 +139,20 @@ class Membership:
             self._loop.call(self._resources.aclose())
         finally:
             self._loop.close()
+
+    def enrol(self, driver: DriverRecord) -> None:
+        """Announce this driver for as long as it lives, or until `leave`.
+
+        Raises:
+            ClusterJoinError: its settings do not fit those of another driver's cluster at the root.
+        """
+        self._loop.call(self._enrolment.enrol(driver))
+        self._enrolled = self._loop.start(self._enrolment.run())
+
+    def leave(self) -> None:
+        """Take this driver's announcement back."""
+        self._enrolled.cancel()
+        self._loop.call(self._enrolment.leave())
 
     def members(self) -> tuple[MemberInfo, ...]:
         """Return the live members, by their task's number."""
@@ -152,6 +186,16 @@ class Membership:
             )
         )
 
+    def others_stay(self) -> bool:
+        """Tell whether there is a member of another application, or outside Spark, that is not about to leave."""
+        return self._loop.call(self._others_stay())
+
+    def shard_count(self) -> int:
+        """Return the number of shards at the root, whichever members serve them."""
+        prefix = self._keys.items_prefix
+        found = self._loop.call(self._etcd.get_range(prefix, prefix_range_end(prefix)))
+        return len(found.kvs)
+
     def failure(self) -> str:
         """Return the reason of the latest failure of a member; empty if none failed."""
         found = self._loop.call(self._etcd.get_range(self.failure_key))
@@ -161,6 +205,15 @@ class Membership:
         """Revoke the leases of remaining members, and remove the cluster's own keys."""
         self._loop.call(revoke_members(self._etcd, self._keys, self._is_ours))
         self._loop.call(self._etcd.delete(self._prefix, prefix_range_end(self._prefix)))
+
+    async def _others_stay(self) -> bool:
+        for member_id, kv in await _members(self._etcd, self._keys):
+            incarnation = parse_suffix(member_id.suffix)
+            spec = _spec_or_none(kv.value)
+            is_other = incarnation is None or not self._is_ours(incarnation)
+            if is_other and spec is not None and not spec.exiting and spec.shard_limit:
+                return True
+        return False
 
     def _is_ours(self, incarnation: Incarnation) -> bool:
         return incarnation.application_id == self._application_id

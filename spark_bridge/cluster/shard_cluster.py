@@ -41,8 +41,14 @@ from broadsheet.spark_bridge.cluster.cluster_html import cluster_html
 from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
 from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
 from broadsheet.spark_bridge.cluster.interrupts import release, spare
+from broadsheet.spark_bridge.cluster.joining import (
+    ClusterAddress,
+    Place,
+    driver_record,
+    place_of,
+)
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
-from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
+from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership, drivers_at
 from broadsheet.spark_bridge.cluster.query_plan import QueryShards, Sources
 from broadsheet.spark_bridge.cluster.shards import LiveMemberClient, Shards
 from broadsheet.spark_bridge.cluster.shipping import send_application
@@ -136,7 +142,8 @@ class ShardCluster:
         application: str | ApplicationFactory | None = None,
         *,
         members: int,
-        root: str,
+        root: str = "",
+        join: bool | str | Path = False,
         etcd: EtcdConfig | Sequence[str] | None = None,
         broker: str | None = None,
         zone: str | None = None,
@@ -161,10 +168,14 @@ class ShardCluster:
                 `transform_with_state` brings one.
             members: Number of members.
             root: Prefix of the cluster's keys in etcd, e.g. `/broadsheet/flights`. Each cluster of a session needs
-                another.
+                another. Empty: that of `join`.
+            join: True: other applications' clusters may be at this root, before or after this one, and all serve its
+                shards together; members' zones are their applications. Or the `address` of another's cluster, or a
+                file that has it. False: this driver expects to be alone.
             etcd: Endpoints, or all that is needed to reach etcd; None starts one on this machine.
             broker: Address of the journal brokers, `http://host:port`; None starts one on this machine.
-            zone: Failure domain of all members; None: each executor's `BROADSHEET_ZONE`, or else its host name.
+            zone: Failure domain of all members; None: each executor's `BROADSHEET_ZONE`, or else its host name; with
+                `join`, the application's id.
             arguments: Arguments of the application; they take precedence over those of the conf. They are not logged.
             pool: Of Spark's fair scheduler, for the members' tasks; None: the calling thread's.
             resources: Resources of a member, by stage-level scheduling; None: one slot of any executor.
@@ -187,10 +198,13 @@ class ShardCluster:
         self._spark = spark
         self._application = application
         self._member_count = members
-        self._keys = Keys(root)
-        self._etcd_given = etcd or conf.etcd
-        self._broker_given = broker or conf.broker
-        self._zone = zone or conf.zone
+        self._joins = bool(join)
+        self._place = place_of(
+            join.read_text() if isinstance(join, Path) else join,
+            Place(root=root, etcd=etcd or conf.etcd, broker=broker or conf.broker),
+        )
+        self._keys = Keys(self._place.root)
+        self._zone = zone or conf.zone or (self._application_id if join else None)
         self._arguments = Arguments({**conf.arguments, **(arguments or {})})
         self._pool = pool
         self._profile = resources
@@ -218,6 +232,15 @@ class ShardCluster:
     def root(self) -> str:
         """Prefix of the cluster's keys in etcd."""
         return self._keys.root
+
+    @property
+    def address(self) -> str:
+        """The address of this cluster, for `join` of another application's; without secrets, and only while it runs.
+
+        Raises:
+            ValidationError: etcd listens on a socket of this machine.
+        """
+        return ClusterAddress(endpoints=self._services.etcd.endpoints, root=self.root).url()
 
     @property
     def auth_keys(self) -> str:
@@ -254,6 +277,7 @@ class ShardCluster:
 
         Raises:
             ExecutorUnfitError: no executor can run a member; the message says why, and what to do.
+            ClusterJoinError: the settings do not fit those of another application's cluster at the root.
             ClusterStartError: they did not come up in time.
             ClusterStoppedError: the job failed.
         """
@@ -263,9 +287,12 @@ class ShardCluster:
         try:
             self._start_services()
             self._refuse_second_cluster()
+            self._enrol()
             self._is_started = True
             if self._application is not None:
                 self._start_members(self._application)
+            if self._joins:
+                self._warn_if_too_small()
         except BaseException:
             self.stop()
             raise
@@ -460,7 +487,7 @@ class ShardCluster:
         Raises:
             NotInClusterError: there is no such member or executor.
             SparkConfError: an executor is to be drained, and the session does not allow decommissioning.
-            ValueError: the member is the cluster's last.
+            ValueError: the member is the cluster's last, and no other application has one at the root.
             ScaleTimeoutError: it takes longer; it goes on.
             ClusterStoppedError: the cluster was stopped, or its job failed.
         """
@@ -514,12 +541,59 @@ class ShardCluster:
             data_dir = self._resources.enter_context(ProcessDirectory("broadsheet-cluster-")).path
         self._log_file = self._log_file_in(data_dir)
         self._services = self._resources.enter_context(
-            find_or_start(self._etcd_given, self._broker_given, data_dir=data_dir)
+            find_or_start(self._place.etcd, self._broker_to_use(), data_dir=data_dir)
         )
         # The JVM runs already, so nothing forks from here on and gRPC may be used.
         self._membership = self._resources.enter_context(
-            Membership(self._services.etcd, self._keys, application_id=self._application_id)
+            Membership(
+                self._services.etcd,
+                self._keys,
+                application_id=self._application_id,
+                joins=self._joins,
+            )
         )
+
+    def _broker_to_use(self) -> str | None:
+        """Return the broker's address; that of the cluster to be joined, if none is given."""
+        if self._place.broker is not None or not self._joins:
+            return self._place.broker
+        given = self._place.etcd
+        assert given is not None, "of the address"
+        config = given if isinstance(given, EtcdConfig) else EtcdConfig(endpoints=tuple(given))
+        drivers = drivers_at(config, self.root)
+        if not drivers:
+            raise ClusterStartError(
+                f"no driver of another application lives at {self.root}, so its broker is not known: "
+                "give broker=, or start the other application first"
+            )
+        return drivers[0].broker
+
+    def _enrol(self) -> None:
+        """Announce this driver to those of other applications."""
+        record = driver_record(
+            self._member_config(),
+            application_id=self._application_id,
+            application=self._application or "",
+            zone=self._zone or "",
+            is_embedded=self._place.etcd is None
+            or (self._place.broker is None and not self._joins),
+        )
+        self._membership.enrol(record)
+        self._resources.callback(self._membership.leave)
+
+    def _warn_if_too_small(self) -> None:
+        """Log if the members could not serve every shard alone, as they must once another application is gone."""
+        limit = self._member_config().shard_limit
+        shards = self._membership.shard_count()
+        if limit * self._member_count < shards:
+            _log.warning(
+                "cluster.too_small_alone",
+                root=self.root,
+                shards=shards,
+                members=self._member_count,
+                shard_limit=limit,
+                problem="shards would be left without a primary if the other applications ended",
+            )
 
     def _log_file_in(self, directory: Path) -> str:
         """Return the file for members' logs; empty if executors have files of their own, or this is no notebook."""
@@ -566,20 +640,7 @@ class ShardCluster:
             raise ClusterStartError(f"at {self.root} came up {error}") from None
 
     def _task(self, application: str | ApplicationFactory) -> MemberTask:
-        settings: MemberSettings = {
-            "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
-            "drain_covered_seconds_max": DRAIN_COVERED_SECONDS_MAX,
-            "allocation": ALLOCATION,
-            **self._settings,
-        }
-        # Checks every setting here, where the user sees the error; identity and host are the executor's.
-        config = MemberConfig(
-            root=self.root,
-            suffix="chosen-by-the-task",
-            etcd=self._services.etcd,
-            broker_address=self._services.broker_address,
-            **settings,
-        )
+        config = self._member_config()
         plan = MemberPlan(
             config=config,
             application=application,
@@ -596,6 +657,22 @@ class ShardCluster:
             root=config.root,
             log_file=self._log_file,
             plan=cloudpickle.dumps(plan),
+        )
+
+    def _member_config(self) -> MemberConfig:
+        settings: MemberSettings = {
+            "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
+            "drain_covered_seconds_max": DRAIN_COVERED_SECONDS_MAX,
+            "allocation": ALLOCATION,
+            **self._settings,
+        }
+        # Checks every setting here, where the user sees the error; identity and host are the executor's.
+        return MemberConfig(
+            root=self.root,
+            suffix="chosen-by-the-task",
+            etcd=self._services.etcd,
+            broker_address=self._services.broker_address,
+            **settings,
         )
 
     @property

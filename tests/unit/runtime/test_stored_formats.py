@@ -41,6 +41,7 @@ from broadsheet.leases.migration.export_file import read_export
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.errors import BroadsheetError
 from broadsheet.runtime.formats import Format
+from broadsheet.spark_bridge.cluster.joining import DRIVER, DriverRecord
 from broadsheet.spark_bridge.journal_sink.commit_record import decoded as decode_publication
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset
 from broadsheet.wire.recovery_pb2 import SourceResetRecord
@@ -64,6 +65,7 @@ JSON_DOCUMENTS: dict[str, Callable[[], object]] = {
     "the record of a log's dead bytes": lambda: decode_quarantine(LATER),
     "the record of a log's owner": lambda: decode_owner(LATER.decode()),
     "these hints": lambda: decode_hints(b'{"log":{"a":1},"min_reader":2}'),
+    "the record of a driver": lambda: DRIVER.decode_json(LATER, DriverRecord),
     "the record of a store": lambda: decode_record(LATER),
     "a place in a topic of Kafka": lambda: topic_entry(_checkpoint("kafka/t"), "t"),
     "a place in a partition of Kafka": lambda: offset_of(_checkpoint("kafka/t/3"), ("t", 3)),

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 STUBS := $(VENV)/stubs
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto examples/fraud/fraud.proto
-SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto consumer/protocol/keyed.proto \
+SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto consumer/protocol/keyed.proto consumer/protocol/keys.proto \
 	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto \
 	consumer/protocol/watch.proto
 BENCH ?= skeleton
@@ -98,6 +98,8 @@ nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
+# The client in Go of examples/clients, which needs Go on PATH.
+nightly-clients: ; $(PYTEST) -q tests/integration/consumer/go_client.py
 nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 # From a wheel of the previous release, which is built from git's history: a shallow clone does not have it.
 nightly-upgrade: setup ; $(PYTEST) -q tests/upgrade/rolling.py

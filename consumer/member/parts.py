@@ -47,6 +47,7 @@ from broadsheet.consumer.rpc.allocation_api import (
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import RpcGuard
+from broadsheet.consumer.rpc.key_api import KeyApi
 from broadsheet.consumer.rpc.keyed_api import KeyedApi
 from broadsheet.consumer.rpc.peer_api import PeerApi
 from broadsheet.consumer.rpc.primary_hop import PrimaryHop
@@ -87,6 +88,7 @@ from broadsheet.serving.standard_services import (
 )
 from broadsheet.wire.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from broadsheet.wire.keyed_pb2_grpc import add_KeyedServiceServicer_to_server
+from broadsheet.wire.keys_pb2_grpc import add_KeyServiceServicer_to_server
 from broadsheet.wire.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from broadsheet.wire.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from broadsheet.wire.shard_pb2 import ReplicaStatus
@@ -444,6 +446,10 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
     )
     both(add_WatchServiceServicer_to_server, watch_api)
+    key_api = KeyApi(
+        parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
+    )
+    both(add_KeyServiceServicer_to_server, key_api)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(server, parts.resolver)
     server.add_generic_rpc_handlers(

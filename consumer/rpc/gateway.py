@@ -4,6 +4,8 @@
     POST /v1/allocation/plan|apply_plan|explain|list_moves|list_members|cordon_members
     POST /v1/keyed/describe_keyed|get_keys|scan_keys|list_timers  state by key, of any member's shards
     POST /v1/state/list_replicas                                  of this member's replicas
+    POST /v1/keys/get_key_table                                   key → group → shard → primary
+    GET  /v1/keys/watch?selector=…&rule=…&journals=…              the same at each change, as server-sent events
     GET  /v1/shards/watch?selector=…                              changes, as server-sent events
     GET  /v1/openapi.json                                         all of these, as OpenAPI 3.1
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +35,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from broadsheet.consumer.elastic.key_table import RULE_NAMES
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, shortened
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES, RpcGuard
 from broadsheet.runtime.errors import ValidationError
@@ -41,15 +44,14 @@ from broadsheet.security.auth import AUTHORIZATION
 from broadsheet.serving.admin import HANDLER_SECONDS_MAX, AdminRoute, peer_context
 from broadsheet.serving.standard_services import Health
 from broadsheet.serving.tracing import TRACEPARENT, TRACESTATE
-from broadsheet.wire import allocation_pb2, keyed_pb2, shard_pb2, state_pb2
+from broadsheet.wire import allocation_pb2, keyed_pb2, keys_pb2, shard_pb2, state_pb2, watch_pb2
+from broadsheet.wire.keys_pb2 import WatchKeyTableRequest, WatchKeyTableResponse
 from broadsheet.wire.selector_text import parse_selector
 from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Body of a request, as large as a gRPC message. It is read once the caller's token has been verified."""
 OPENAPI_PATH: Final = "/v1/openapi.json"
-WATCH_PATH: Final = "/v1/shards/watch"
-_WATCH: Final = "/broadsheet.v1.WatchService/WatchShards"
 _JSON_SPACE: Final = b" \t\r\n"
 _EVENT_ID: Final = re.compile(r"(\d{1,19}):(\d{1,20})")
 _ACTOR_HEADER: Final = "Broadsheet-Actor"
@@ -72,6 +74,8 @@ _HTTP_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
 
+_KEYS: Final = keys_pb2.DESCRIPTOR.services_by_name["KeyService"]
+
 # `Any` in this module: handlers, requests and responses of several services.
 
 
@@ -84,6 +88,7 @@ def _methods() -> Iterator[tuple[str, MethodDescriptor]]:
     ):
         for method in service.methods:
             yield f"/v1/{room}/{_snake_case(method.name)}", method
+    yield "/v1/keys/get_key_table", _KEYS.methods_by_name["GetKeyTable"]
     replicas = state_pb2.DESCRIPTOR.services_by_name["StateService"].methods_by_name["ListReplicas"]
     yield "/v1/state/list_replicas", replicas
 
@@ -130,10 +135,16 @@ class Gateway:
             )
             for path, method in _methods()
         ]
-        watch = AdminRoute(
-            path=WATCH_PATH, handler=self._watch, require=SHARD_CAPABILITIES[_WATCH], streams=True
-        )
-        return [*routes, watch, AdminRoute(path=OPENAPI_PATH, handler=_show_openapi)]
+        watches = [
+            AdminRoute(
+                path=path,
+                handler=partial(self._watch, watched),
+                require=SHARD_CAPABILITIES[_full_name(watched.method)],
+                streams=True,
+            )
+            for path, watched in _WATCHES.items()
+        ]
+        return [*routes, *watches, AdminRoute(path=OPENAPI_PATH, handler=_show_openapi)]
 
     async def _call(self, method: MethodDescriptor, request: web.Request) -> web.Response:
         context = _HttpContext(request)
@@ -151,10 +162,10 @@ class Gateway:
             text=text, content_type="application/json", headers=context.response_headers
         )
 
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
+    async def _watch(self, watched: _Watched, request: web.Request) -> web.StreamResponse:
         try:
-            message = _watch_request(request)
-            handler = await self._guarded(_WATCH)
+            message = watched.request(request)
+            handler = await self._guarded(_full_name(watched.method))
             responses = handler.unary_stream(message.SerializeToString(), _HttpContext(request))
             async with aclosing(responses):
                 # Errors have a status only before the first event.
@@ -164,7 +175,7 @@ class Gateway:
                 )
                 await stream.prepare(request)
                 if first is not None:
-                    await _send_events(stream, first, responses)
+                    await _send_events(stream, watched, first, responses)
         except ValidationError as error:
             return _failure(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except _AbortedError as error:
@@ -183,13 +194,13 @@ class Gateway:
 
 
 async def _send_events(
-    stream: web.StreamResponse, first: WatchShardsResponse, rest: AsyncIterator[WatchShardsResponse]
+    stream: web.StreamResponse, watched: _Watched, first: Any, rest: AsyncIterator[Any]
 ) -> None:
     """Send responses until the member leaves, the caller's token expires, or the client goes."""
     with suppress(ConnectionError, _AbortedError):
-        await stream.write(await asyncio.to_thread(_event, first))
+        await stream.write(await asyncio.to_thread(_event, watched, first))
         async for response in rest:
-            await stream.write(await asyncio.to_thread(_event, response))
+            await stream.write(await asyncio.to_thread(_event, watched, response))
         await stream.write_eof()
 
 
@@ -319,27 +330,92 @@ def _json_of(message: Message) -> str:
     )
 
 
-def _watch_request(request: web.Request) -> WatchShardsRequest:
-    message = WatchShardsRequest(selector=parse_selector(request.query.get("selector", "")))
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A method that streams, as server-sent events."""
+
+    method: MethodDescriptor
+    request: Callable[[web.Request], Message]
+    """Makes the method's request; raises ValidationError."""
+    parameters: Sequence[str]
+    """Of the query, for OpenAPI."""
+    event_id: Callable[[Any], str]
+    """Returns the id of a response, from which a client can resume; empty: it cannot."""
+
+
+def _shards_request(request: web.Request) -> WatchShardsRequest:
+    revision, cluster_id = _last_event(request)
+    return WatchShardsRequest(
+        selector=parse_selector(request.query.get("selector", "")),
+        resume_revision=revision,
+        resume_cluster_id=cluster_id,
+    )
+
+
+def _keys_request(request: web.Request) -> WatchKeyTableRequest:
+    rule = request.query.get("rule", "")
+    if rule not in RULE_NAMES:
+        raise ValidationError("rule", f"expected modulo or rendezvous, got {rule[:80]!r}")
+    version, cluster_id = _last_event(request)
+    return WatchKeyTableRequest(
+        selector=parse_selector(request.query.get("selector", "")),
+        rule=RULE_NAMES[rule],
+        journals=filter(None, request.query.get("journals", "").split(",")),
+        known_version=version,
+        known_cluster_id=cluster_id,
+    )
+
+
+def _last_event(request: web.Request) -> tuple[int, int]:
+    """Return the revision and the cluster of the last event that a client has; zeros if it has none."""
     last = request.headers.get("Last-Event-ID", "")
-    if last:
-        known = _EVENT_ID.fullmatch(last)
-        if known is None:
-            raise ValidationError(
-                "Last-Event-ID", f"expected the id of an event, got {last[:80]!r}"
-            )
-        try:
-            message.resume_revision, message.resume_cluster_id = map(int, known.groups())
-        except ValueError as error:
-            raise ValidationError("Last-Event-ID", f"expected 64-bit numbers: {error}") from error
-    return message
+    if not last:
+        return 0, 0
+    known = _EVENT_ID.fullmatch(last)
+    if known is None:
+        raise ValidationError("Last-Event-ID", f"expected the id of an event, got {last[:80]!r}")
+    revision, cluster_id = map(int, known.groups())
+    if revision >= 1 << 63 or cluster_id >= 1 << 64:
+        raise ValidationError("Last-Event-ID", f"expected 64-bit numbers, got {last!r}")
+    return revision, cluster_id
 
 
-def _event(response: WatchShardsResponse) -> bytes:
-    """Return a response as an event. Only a complete state has an id, from which a client can resume."""
-    etcd = response.header.etcd
-    event_id = "" if response.more else f"id: {etcd.revision}:{etcd.cluster_id}\n"
-    return f"{event_id}data: {_json_of(response)}\n\n".encode()
+def _id_of_shards(response: WatchShardsResponse) -> str:
+    # Only a complete state can be resumed from.
+    return (
+        ""
+        if response.more
+        else f"{response.header.etcd.revision}:{response.header.etcd.cluster_id}"
+    )
+
+
+def _id_of_keys(response: WatchKeyTableResponse) -> str:
+    # Also without a table: the one that the client has is that of this revision, too.
+    return f"{response.header.etcd.revision}:{response.header.etcd.cluster_id}"
+
+
+_WATCHES: Final[Mapping[str, _Watched]] = {
+    "/v1/shards/watch": _Watched(
+        watch_pb2.DESCRIPTOR.services_by_name["WatchService"].methods_by_name["WatchShards"],
+        _shards_request,
+        ("selector",),
+        _id_of_shards,
+    ),
+    "/v1/keys/watch": _Watched(
+        _KEYS.methods_by_name["WatchKeyTable"],
+        _keys_request,
+        ("selector", "rule", "journals"),
+        _id_of_keys,
+    ),
+}
+"""Methods that stream, by path."""
+
+
+def _event(watched: _Watched, response: Any) -> bytes:
+    """Return a response as an event."""
+    event_id = watched.event_id(response)
+    line = f"id: {event_id}\n" if event_id else ""
+    return f"{line}data: {_json_of(response)}\n\n".encode()
 
 
 def _failure(code: grpc.StatusCode, message: str) -> web.Response:
@@ -382,23 +458,28 @@ def openapi() -> dict[str, Any]:
                 },
             }
         }
-    event = _schema_of(WatchShardsResponse.DESCRIPTOR, schemas)
-    paths[WATCH_PATH] = {
-        "get": {
-            "operationId": "WatchService.WatchShards",
-            "parameters": [
-                {"name": "selector", "in": "query", "schema": {"type": "string"}},
-                {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
-            ],
-            "responses": {
-                "200": {
-                    "description": "server-sent events, whose data is a WatchShardsResponse",
-                    "content": {"text/event-stream": {"schema": event}},
+    for path, watched in _WATCHES.items():
+        method = watched.method
+        event = _schema_of(method.output_type, schemas)
+        paths[path] = {
+            "get": {
+                "operationId": f"{method.containing_service.name}.{method.name}",
+                "parameters": [
+                    *(
+                        {"name": name, "in": "query", "schema": {"type": "string"}}
+                        for name in watched.parameters
+                    ),
+                    {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
+                ],
+                "responses": {
+                    "200": {
+                        "description": f"server-sent events, whose data is a {method.output_type.name}",
+                        "content": {"text/event-stream": {"schema": event}},
+                    },
+                    "default": failure,
                 },
-                "default": failure,
-            },
+            }
         }
-    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Broadsheet", "version": "v1"},

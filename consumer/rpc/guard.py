@@ -102,6 +102,8 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.KeyedService/GetKeys": Capability.READ,
     "/broadsheet.v1.KeyedService/ListTimers": Capability.READ,
     "/broadsheet.v1.KeyedService/ScanKeys": Capability.READ,
+    "/broadsheet.v1.KeyService/GetKeyTable": Capability.LIST,
+    "/broadsheet.v1.KeyService/WatchKeyTable": Capability.LIST,
     "/broadsheet.v1.PeerService/Beat": Capability.LIST,
     "/broadsheet.v1.PeerService/Witness": Capability.LIST,
     "/broadsheet.v1.RecoveryService/PlanPrune": Capability.READ,
@@ -121,7 +123,12 @@ and of channelz require READ.
 GUARDED_METHODS_MAX = 1_024
 """Bound on the methods whose guarded handlers are kept."""
 _NO_SHARE = nullcontext()
-_UNTRACED = ("/broadsheet.v1.PeerService/", "/broadsheet.v1.WatchService/", "/grpc.")
+_UNTRACED = (
+    "/broadsheet.v1.KeyService/WatchKeyTable",
+    "/broadsheet.v1.PeerService/",
+    "/broadsheet.v1.WatchService/",
+    "/grpc.",
+)
 """Prefixes of methods without spans: members call the first all the time, and watches last for hours."""
 
 

@@ -1,0 +1,3 @@
+module broadsheet.example/ask
+
+go 1.22

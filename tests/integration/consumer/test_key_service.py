@@ -1,0 +1,128 @@
+"""The table from keys to shards as a member serves it, and a client in another language that asks by key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from broadsheet.consumer.client import ShardClient
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.partitioning import fnv1a_32
+from broadsheet.wire.keys_pb2 import (
+    GetKeyTableRequest,
+    KeyRule,
+    KeyTable,
+    WatchKeyTableRequest,
+    WatchKeyTableResponse,
+)
+from broadsheet.wire.keys_pb2_grpc import KeyServiceStub
+from broadsheet.wire.labels import label_set, selector
+from tests.support.eventually import eventually
+from tests.support.key_clients import CLIENTS, key_client, primaries_of
+from tests.support.members import (
+    Cluster,
+    client_of,
+    create_journals,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
+from tests.support.node_tools import find_node_tools
+
+pytestmark = pytest.mark.etcd
+
+JOURNALS = ("keys/part-000", "keys/part-001")
+SHARDS = ("keys-000", "keys-001")
+KEYS = [f"N{number}" for number in range(10)]
+SECONDS = 300.0
+
+
+@asynccontextmanager
+async def _stub(
+    address: str,
+) -> AsyncIterator[Any]:  # grpc.aio returns another call than the stub says
+    async with grpc.aio.insecure_channel(address.partition("://")[2]) as channel:
+        yield KeyServiceStub(channel)
+
+
+async def _primaries(client: ShardClient, count: int) -> bool:
+    """Tell whether so many members are primaries."""
+    shards = (await client.list()).shards
+    return len({each.route.endpoints[each.route.primary] for each in shards}) == count
+
+
+async def _next_table(responses: AsyncIterator[WatchKeyTableResponse]) -> KeyTable:
+    async for response in responses:
+        if response.HasField("table"):
+            return response.table
+    raise AssertionError("the watch ended")
+
+
+async def test_key_table_is_watched_through_a_change_of_the_primary(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A table comes at once, then when a row changes and not for statuses; a caller that has it is not sent it again.
+    A question that no table answers is refused with its field.
+    """
+    await create_journals(journals, *JOURNALS)
+    request = GetKeyTableRequest(rule=KeyRule.KEY_RULE_MODULO)
+    async with cluster.member("a") as a, client_of(a) as client, _stub(a.address) as stub:
+        await client.apply(upserts(*map(shard, SHARDS, JOURNALS)))
+        await wait_for_primaries(client, *SHARDS)
+        got = (await stub.GetKeyTable(request)).table
+        with pytest.raises(grpc.aio.AioRpcError, match="rule: expected modulo or rendezvous"):
+            await stub.GetKeyTable(GetKeyTableRequest())
+        with pytest.raises(grpc.aio.AioRpcError, match="selector: expected shards that have keys"):
+            await stub.GetKeyTable(GetKeyTableRequest(selector=selector(label_set(("id", "none")))))
+        async with cluster.member("b") as b, _stub(b.address) as other:
+            await eventually(partial(_primaries, client, 2))
+            call = other.WatchKeyTable(WatchKeyTableRequest(rule=request.rule), timeout=SECONDS)
+            responses = aiter(call)
+            both = await _next_table(responses)
+            known = WatchKeyTableRequest(
+                rule=request.rule, known_version=both.version, known_cluster_id=both.cluster_id
+            )
+            first = await anext(aiter(other.WatchKeyTable(known, timeout=SECONDS)))
+            a.stop()
+            moved = await _next_table(responses)
+            while {each.primary for each in moved.ranges} != {"zone-a#member-b"}:
+                moved = await _next_table(responses)
+            call.cancel()
+
+    assert [(each.journal, each.shard, each.primary) for each in got.ranges] == [
+        (0, "keys-000", "zone-a#member-a"),
+        (1, "keys-001", "zone-a#member-a"),
+    ]
+    assert list(got.journals) == list(JOURNALS)
+    assert not first.HasField("table")
+    assert moved.version > both.version > got.version
+    assert [each.shard for each in moved.ranges] == list(SHARDS)
+
+
+async def test_client_in_javascript_asks_the_primary_of_each_key_through_a_fail_over(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """The program knows one member's address. That member ends: the client goes on with those that the table named."""
+    await create_journals(journals, *JOURNALS)
+    async with cluster.member("a", admin_port=0) as a, client_of(a) as client:
+        await client.apply(upserts(*map(shard, SHARDS, JOURNALS)))
+        await wait_for_primaries(client, *SHARDS)
+        command = [str(find_node_tools().node), "ask.mjs", a.admin_address, "rule=modulo"]
+        async with key_client(command, directory=CLIENTS / "js") as asking:
+            before = await primaries_of(asking, KEYS)
+            async with cluster.member("b", admin_port=0):
+                # From then on the table names both, and the client knows whom to ask next.
+                await eventually(partial(_primaries, client, 2))
+                a.stop()
+                after = await primaries_of(asking, KEYS)
+
+    shards = {key: SHARDS[fnv1a_32(key.encode()) % 2] for key in KEYS}
+    assert {key: one for key, (one, _) in before.items()} == shards
+    assert {key: one for key, (one, _) in after.items()} == shards
+    assert {member for _, member in before.values()} == {"zone-a#member-a"}
+    assert "zone-a#member-b" in {member for _, member in after.values()}

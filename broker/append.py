@@ -71,6 +71,9 @@ class _Intake:
 
 HEAD_SECONDS_MAX = 10.0
 """Longest wait for the first message of a call, which clients send together with the call itself."""
+_RESUME = AppendRequest.SUSPEND_RESUME
+_UNHEALTHY = Status.FRAGMENT_STORE_UNHEALTHY
+_NO_COMPRESSION = CompressionCodec.NONE
 _OK = Status.OK
 _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
 _Receive: TypeAlias = Callable[[_Intake], Awaitable[AppendOutcome | None]]
@@ -166,7 +169,7 @@ class AppendHandler:
         early = None if turn.waits else self._early_refusal(request, served.journal)
         if early is not None:
             return self._response(resolution, early)
-        if request.suspend == AppendRequest.SUSPEND_RESUME:
+        if request.suspend == _RESUME and _is_suspended(served.journal):
             await self._resume(served.journal)
         content = StagedContent(self._staging, summed=summed)
         try:
@@ -234,8 +237,6 @@ class AppendHandler:
     async def _resume(self, journal: LiveJournal) -> None:
         """Resume a suspended journal: its spec keeps only the offset."""
         entry = journal.entry
-        if entry.spec.suspend.level == JournalSpec.Suspend.NONE:
-            return
         spec = JournalSpec()
         spec.CopyFrom(entry.spec)
         spec.suspend.level = JournalSpec.Suspend.NONE
@@ -245,10 +246,11 @@ class AppendHandler:
 
     async def _suspends(self, request: AppendRequest, journal: LiveJournal) -> bool:
         """Suspend a journal if an append that was accepted asks for it; return whether it is suspended now."""
-        if request.suspend == AppendRequest.SUSPEND_RESUME:
+        if request.suspend == _RESUME:
             # Another append may have suspended the journal since this one resumed it, and it now
             # has content again.
-            await self._resume(journal)
+            if _is_suspended(journal):
+                await self._resume(journal)
             return False
         spec = journal.entry.spec
         level = suspension_level(
@@ -358,7 +360,7 @@ class AppendHandler:
         intake: _Intake | None = None,
     ) -> AppendResponse:
         response = AppendResponse(status=outcome.status, header=resolution.header)
-        if outcome.status == Status.FRAGMENT_STORE_UNHEALTHY:
+        if outcome.status == _UNHEALTHY:
             response.store_health_error = outcome.detail
         if outcome.status in _WITH_REGISTERS:
             # An empty set must still be present on the wire.
@@ -372,7 +374,7 @@ class AppendHandler:
                     begin=outcome.begin,
                     end=outcome.end,
                     sum=sha1_sum(content.sum) if content.summed else None,
-                    compression_codec=CompressionCodec.NONE,
+                    compression_codec=_NO_COMPRESSION,
                 )
             )
             response.total_chunks = intake.chunks
@@ -384,6 +386,10 @@ def _content_refused(request: AppendRequest, journal: LiveJournal) -> AppendOutc
     """Refuse content that the journal does not take."""
     status = content_refusal(request, journal.entry.spec)
     return None if status == _OK else AppendOutcome(status, journal.view.position.registers)
+
+
+def _is_suspended(journal: LiveJournal) -> bool:
+    return journal.entry.spec.suspend.level != JournalSpec.Suspend.NONE
 
 
 def _parsed(message: bytes) -> AppendRequest:

@@ -8,8 +8,9 @@ without naming it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
 
 import grpc
 
@@ -85,6 +86,17 @@ class AppendTurn:
         finally:
             self._waits.discard(timeout)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end(succeeded=False)
+
     def end(self, *, succeeded: bool) -> None:
         """Tell the successors whether this append succeeded; only the first call counts."""
         if self._end is not None:
@@ -105,9 +117,8 @@ class AppendOrder:
         self._ends: dict[bytes, _End] = {}
         """Outcomes by name, oldest first."""
 
-    @contextmanager
-    def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[AppendTurn]:
-        """Yield the place of an append; the append has failed if it did not succeed by the end of the block.
+    def turn(self, name: bytes, after: Iterable[bytes]) -> AppendTurn:
+        """Return the block of an append and its place; it has failed if it did not succeed by the end of the block.
 
         Args:
             name: The append's name; empty if no other will follow it.
@@ -115,11 +126,7 @@ class AppendOrder:
         """
         ends = [self._end_of(each) for each in after]
         end = self._end_of(name) if name else None
-        turn = AppendTurn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
-        try:
-            yield turn
-        finally:
-            turn.end(succeeded=False)
+        return AppendTurn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
 
     def refuse_waiting(self) -> int:
         """End every wait for predecessors, because the memory is needed; return how many there were."""

@@ -125,10 +125,14 @@ class Committer:
         # A caller that goes away must not take the content with it, because it may be on its way to
         # the disk.
         content.handed_over = True
-        with self._site.direct.pending():
+        direct = self._site.direct
+        direct.pending += 1
+        try:
             self._queue.append(QueuedAppend(request, content, waiter))
             self._wake()
             return await waiter
+        finally:
+            direct.pending -= 1
 
     def request_roll(self) -> None:
         """Ask for the open fragment to be sealed soon."""

@@ -8,8 +8,7 @@ and if the disk has been fast so far. A slow commit blocks the whole broker once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from broadsheet.runtime.clock import Clock
 
@@ -42,26 +41,18 @@ class InlineCommits:
         """
         self._clock = clock
         self._bytes_max = bytes_max
-        self._pending = 0
+        self.pending = 0
+        """Appends that wait for their commits; counted by those who wait."""
         self._typical_seconds = 0.0
         """Mean of the latest commit times, in which stalls count as at most `STALL_SECONDS`."""
         self._rests_until = 0.0
         """Time before which the loop makes no commit, on the monotonic clock, seconds."""
 
-    @contextmanager
-    def pending(self) -> Iterator[None]:
-        """Count an append that waits for its commit, during the block."""
-        self._pending += 1
-        try:
-            yield
-        finally:
-            self._pending -= 1
-
     def allow(self, length: int) -> bool:
         """Tell whether the loop should make a commit of this many bytes itself, now."""
         return (
             max(length, 1) <= self._bytes_max  # a commit without content confirms a loss.
-            and self._pending <= PENDING_MAX
+            and self.pending <= PENDING_MAX
             and self._clock.monotonic_seconds() >= self._rests_until
         )
 

@@ -18,6 +18,7 @@ from broadsheet.wire.alphabet import split_journal
 from broadsheet.wire.journal_pb2 import Header, LabelSelector, LabelSet, ProcessSpec, Route, Status
 from broadsheet.wire.labels import expand_prefix, matches
 
+_OK = Status.OK
 _HEADERS_MAX = 16
 
 NO_PRIMARY = -1
@@ -149,7 +150,7 @@ class JournalResolver:
         entry = self._catalogue.entries.get(name)
         if entry is None or not may_see(claims.selector, entry.spec.labels, name):
             return JournalResolution(Status.JOURNAL_NOT_FOUND, self.header(), name, None)
-        return JournalResolution(Status.OK, self.header(routed=True), name, entry)
+        return JournalResolution(_OK, self.header(routed=True), name, entry)
 
     async def serve(self, entry: CatalogueEntry) -> Served:
         """Return the live journal of an entry, opened.

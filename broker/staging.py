@@ -194,14 +194,16 @@ class StagedContent:
                 self._spool_fd, [*self._parts, chunk], self._spooled
             )
 
-    def blocks(self) -> Iterator[Sequence[Buffer]]:
-        """Yield the content in order, in groups of buffers. Blocking."""
+    def blocks(self) -> Iterable[Sequence[Buffer]]:
+        """Return the content in order, in groups of buffers. Blocking, while it is iterated over."""
+        # Not a generator, because a commit asks three times, and content is nearly always in memory.
         if self._spool_fd is None:
-            if self._parts:
-                yield self._parts
-            return
+            return (self._parts,) if self._parts else ()
+        return self._spooled_blocks(self._spool_fd)
+
+    def _spooled_blocks(self, spool_fd: int) -> Iterator[Sequence[Buffer]]:
         for position in range(0, self._spooled, BLOCK_BYTES):
-            yield [os.pread(self._spool_fd, BLOCK_BYTES, position)]
+            yield [os.pread(spool_fd, BLOCK_BYTES, position)]
 
     def discard(self) -> None:
         """Free memory and file. Idempotent; also after the file was adopted as a fragment."""

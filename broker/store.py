@@ -154,8 +154,10 @@ class JournalStore:
         sha1, sums = self._open.sha1.copy(), self._open.sums.fork()
         # The SHA-1 of the fragment is needed only when readers look. It is computed while the disk
         # works, or at once if that takes less than handing it to another thread.
+        hashing: Future[int] | None = None
+        hashed = 0
         if end - begin <= INLINE_HASH_BYTES_MAX:
-            hashing = _done(extend_sums(sha1, sums, batch.contents))
+            hashed = extend_sums(sha1, sums, batch.contents)
         else:
             hashing = self._disk.start_hashing(lambda: extend_sums(sha1, sums, batch.contents))
         try:
@@ -163,12 +165,16 @@ class JournalStore:
             position = begin - self.open_begin
             written = self._open.write(batch.contents, position, summed=not inlined)
             # Content must precede its record, because the record makes it count.
-            _require_length(written.position, end - self.open_begin)
+            if written.position != end - self.open_begin:
+                raise _wrong_length(written.position, end - self.open_begin)
             record = self._record(batch, begin, end, written.checksum)
             self._log_commit(encode_record(record), inlined=inlined)
         finally:
-            hashed = hashing.result()
-        _require_length(hashed, end - begin)
+            # Also after a failure, because the job reads the content.
+            if hashing is not None:
+                hashed = hashing.result()
+        if hashed != end - begin:
+            raise _wrong_length(hashed, end - begin)
         self._open.note_committed(sha1, sums)
         self._advance(record)
 
@@ -419,13 +425,6 @@ class JournalStore:
         self.file.release()
 
 
-def _require_length(found: int, announced: int) -> None:
-    """Raise OSError unless content has its announced length, bytes: its staging file was truncated."""
-    if found != announced:
-        raise OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")
-
-
-def _done(length: int) -> Future[int]:
-    hashed: Future[int] = Future()
-    hashed.set_result(length)
-    return hashed
+def _wrong_length(found: int, announced: int) -> OSError:
+    """Return the error for content without its announced length, bytes: its staging file was truncated."""
+    return OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")

@@ -49,7 +49,7 @@ from broadsheet.journals.pipelining import (
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceError
 from broadsheet.runtime.task_group import TaskGroup
-from broadsheet.serving.tracing import NO_SPAN, tracing
+from broadsheet.serving.tracing import tracing
 from broadsheet.wire.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
 ROOM_BYTES = 128 << 20
@@ -103,6 +103,8 @@ class AppendService:
         self._finished = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._has_room = True
+        """Whether `_room` is set."""
         self._own_tasks: TaskGroup | None = None
 
     @property
@@ -230,7 +232,8 @@ class AppendService:
 
     async def wait_for_room(self) -> None:
         """Wait until less than `room_bytes` are queued. Called between appends, it keeps memory bounded."""
-        await self._room.wait()
+        if not self._has_room:
+            await self._room.wait()
 
     async def run(self) -> None:
         """Perform appends until `close` is called; unfinished ones then fail."""
@@ -289,9 +292,12 @@ class AppendService:
                     await self._depend(group)
                     group.under_way = True
                     queue.under_way_since = asyncio.get_running_loop().time()
-                    # Also without a trace: this task began in the context of some other append.
-                    with NO_SPAN if self._tracing is None else self._tracing.restored(group.trace):
+                    if self._tracing is None:
                         response = await self._perform(group)
+                    else:
+                        # Also without a trace: this task began in the context of some other append.
+                        with self._tracing.restored(group.trace):
+                            response = await self._perform(group)
                 except ServiceError as error:
                     # Later appends of the journal must not overtake a failed one.
                     self._poison(queue, error)
@@ -436,10 +442,10 @@ class AppendService:
 
     def _count(self, size: int) -> None:
         self._queued_bytes += size
-        if self._queued_bytes < self._room_bytes:
-            self._room.set()
-        else:
-            self._room.clear()
+        has_room = self._queued_bytes < self._room_bytes
+        if has_room is not self._has_room:
+            self._has_room = has_room
+            (self._room.set if has_room else self._room.clear)()
 
 
 def _failed(error: BaseException) -> Future[AppendResponse]:

@@ -72,14 +72,20 @@ class StreamedAppend:
         return self._wait().__await__()
 
     async def _wait(self) -> AppendResponse:
+        # A timer of the answer itself, because a block of `asyncio.timeout` costs a row a dozen calls.
+        timer = asyncio.get_running_loop().call_later(self._timeout_seconds, self._expire)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await self._answer
-        except TimeoutError:
+            return await self._answer
+        finally:
+            timer.cancel()
+
+    def _expire(self) -> None:
+        if not self._answer.done():
             self._on_overdue()
-            raise _rpc_error(
+            late = _rpc_error(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"after {self._timeout_seconds:g} s"
-            ) from None
+            )
+            self._answer.set_exception(late)
 
 
 class AppendStream:

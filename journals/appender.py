@@ -50,6 +50,7 @@ from broadsheet.wire.journal_pb2 import AppendRequest, AppendResponse, Status
 from broadsheet.wire.validation_journal import validate_append_request
 from broadsheet.wire.validation_journal_response import validate_append_response
 
+_OK = Status.OK
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, in addition to the time of its content at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
@@ -284,14 +285,14 @@ class _Append:
             validate_append_response(response)
             require(
                 # An earlier OK would acknowledge content that the broker cannot have.
-                response.status != Status.OK or self._commit_sent,
+                response.status != _OK or self._commit_sent,
                 "status",
                 "expected no OK before the commit was sent",
             )
         except ValidationError as error:
             raise JournalProtocolError(self._journal, f"{peer.endpoint}: {error}") from error
         self._transport.learn(self._journal, response.header)
-        if response.status == Status.OK:
+        if response.status == _OK:
             return response
         if response.status == Status.REGISTER_MISMATCH:
             raise RegisterMismatchError(self._journal, response.registers)

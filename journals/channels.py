@@ -290,13 +290,15 @@ class ChannelCache:
     async def sweep(self) -> None:
         """Close members' channels that were idle for `IDLE_SECONDS`."""
         horizon = self._clock.monotonic_seconds() - IDLE_SECONDS
-        idle = [
-            endpoint
-            for endpoint, entry in self._entries.items()
-            if not entry.calls
-            and entry.used_monotonic_seconds < horizon
-            and endpoint not in self._defaults
-        ]
+        idle: list[str] = []
+        # A loop, because this is asked before each append, and nearly always finds none.
+        for endpoint, entry in self._entries.items():
+            if entry.calls or entry.used_monotonic_seconds >= horizon:
+                continue
+            if endpoint not in self._defaults:
+                idle.append(endpoint)
+        if not idle:
+            return
         # Removed before the first await, so that no caller gets a channel that is being closed.
         for entry in [self._entries.pop(endpoint) for endpoint in idle]:
             await entry.close()

@@ -27,7 +27,7 @@ from broadsheet.journals.direct_fragments import DirectFragments, ReadTotals
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.actor import ACTOR, local_actor
-from broadsheet.security.auth import Capability, ClientAuth, expiring
+from broadsheet.security.auth import Capability, ClientAuth, NoAuth, expiring
 from broadsheet.security.endpoints import is_tls
 from broadsheet.security.tls import TlsConfig
 from broadsheet.serving.tracing import tracing
@@ -138,6 +138,8 @@ class JournalTransport:
         self.read_totals = ReadTotals()
         """Content of all readers."""
         self._auth = auth
+        self._shows_nothing = isinstance(auth, NoAuth)
+        """Whether claims need not be made, because they are not shown."""
         self.tracing = tracing()
         """None if tracing is off."""
         # Asked once, because with several addresses that cannot be reached, asking goes on to the next.
@@ -170,11 +172,15 @@ class JournalTransport:
         self, capability: Capability, selector: LabelSelector, *, life_seconds: float
     ) -> RpcMetadata:
         """Return the metadata of a request that needs only these claims."""
-        shown = self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
+        shown: RpcMetadata = ()
+        if not self._shows_nothing:
+            shown = self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
         if self.tracing is not None:
             shown = (*shown, *self.tracing.metadata())
         # A change says who makes it, for the broker's audit log.
-        return (*shown, (ACTOR, local_actor())) if capability & Capability.APPLY else shown
+        # By the integer's own operator, because that of flags makes a flag of the result, for every request.
+        changes = int.__and__(capability, Capability.APPLY)
+        return (*shown, (ACTOR, local_actor())) if changes else shown
 
     def journal_metadata(
         self, capability: Capability, journal: str, *, life_seconds: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -26,10 +27,8 @@ that wakes up must see that they did. `CLOCK_MONOTONIC`, which the event loop's 
 class SystemClock:
     """The machine's clocks."""
 
-    def monotonic_seconds(self) -> float:
-        """Return the time since the machine's start, suspension included, seconds."""
-        return time.clock_gettime(BOOT_CLOCK)
-
-    def wall_seconds(self) -> float:
-        """Return `time.time()`, seconds since the Unix epoch."""
-        return time.time()
+    # Not methods, because a row asks a member and a broker 60 times.
+    monotonic_seconds = staticmethod(partial(time.clock_gettime, BOOT_CLOCK))
+    """The time since the machine's start, suspension included, seconds."""
+    wall_seconds = staticmethod(time.time)
+    """Seconds since the Unix epoch."""

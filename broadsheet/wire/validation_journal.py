@@ -9,6 +9,7 @@ Source: gazette/core broker/protocol/rpc_extensions.go.
 from __future__ import annotations
 
 import posixpath
+from functools import lru_cache
 
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.alphabet import require, shown, validate_journal, within
@@ -32,6 +33,7 @@ from broadsheet.wire.validation_terms import (
 )
 
 _SUSPENDS = frozenset(AppendRequest.Suspend.values())
+_ENCODED_BYTES_KEPT_MAX = 4 << 10
 FRAGMENTS_PAGE_MAX = 10_000
 """Most fragments of one page."""
 
@@ -85,7 +87,11 @@ def validate_append_request(request: AppendRequest, *, first: bool) -> None:
         ValidationError: a parameter is malformed, or is in the wrong message.
     """
     if first:
-        _validate_append_parameters(request)
+        # Writers repeat what they demand, and each append is checked by its queue, its client and its broker.
+        if request.ByteSize() <= _ENCODED_BYTES_KEPT_MAX:
+            _validate_encoded_append(request.SerializeToString(deterministic=True))
+        else:
+            _validate_append_parameters(request)
         return
     for field, _ in request.ListFields():
         require(
@@ -93,6 +99,11 @@ def validate_append_request(request: AppendRequest, *, first: bool) -> None:
             field.name,
             "expected only content after the first message of an append",
         )
+
+
+@lru_cache(maxsize=1_024)
+def _validate_encoded_append(encoded: bytes) -> None:
+    _validate_append_parameters(AppendRequest.FromString(encoded))
 
 
 def _validate_append_parameters(request: AppendRequest) -> None:

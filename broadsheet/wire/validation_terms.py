@@ -357,7 +357,9 @@ def validate_fragment(fragment: Fragment, parent: str = "") -> None:
         raise ValidationError(
             below(parent, "end"), f"expected 0 <= begin <= end, got [{begin}, {end})"
         )
-    validate_codec(fragment.compression_codec, below(parent, "compression_codec"))
+    # The path is made only for a bad one, because each answer to an append has a fragment.
+    if fragment.compression_codec not in _CODECS:
+        validate_codec(fragment.compression_codec, below(parent, "compression_codec"))
     if fragment.path_postfix:
         _validate_path_postfix(fragment.path_postfix, below(parent, "path_postfix"))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any
 
 from broadsheet.consumer.application import (
@@ -41,7 +41,7 @@ from broadsheet.journals.message.uuid import MessageClock
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.op_future import OpFuture, failed
-from broadsheet.serving.tracing import NO_SPAN, tracing
+from broadsheet.serving.tracing import tracing
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 
@@ -166,6 +166,10 @@ class Callbacks:
         """Spans of the transactions; None if tracing is off."""
         self._begun = False
         """`finished_txn` is owed for the running transaction."""
+        # Entered for each delivery and each transaction, so they are made once.
+        self._consuming = _Named(shard.id, "consume_batch")
+        self._finalizing = _Named(shard.id, "finalize_txn")
+        self._starting_commit = _Named(shard.id, "start_commit")
 
     @property
     def asks_to_begin(self) -> bool:
@@ -214,9 +218,11 @@ class Callbacks:
 
     def finalize(self) -> Finalized:
         """Finish the application's transaction, then build the acknowledgements of its published messages."""
-        traced = NO_SPAN if self.traces is None else self.traces.newest()
-        with traced, self._named("finalize_txn"):
-            self._application.finalize_txn(self._shard, self._store, self._publisher)
+        if self.traces is None:
+            self._finalize()
+        else:
+            with self.traces.newest():
+                self._finalize()
         wake_at = self.wake_at()
         if not self._publisher.has_published:
             return Finalized([], [], ack_intents={}, last_acknowledgement={}, wake_at=wake_at)
@@ -229,6 +235,10 @@ class Callbacks:
             last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},
             wake_at=wake_at,
         )
+
+    def _finalize(self) -> None:
+        with self._finalizing:
+            self._application.finalize_txn(self._shard, self._store, self._publisher)
 
     def wake_at(self) -> float | None:
         """Return when the next transaction begins though nothing is read, monotonic seconds; None: only with input."""
@@ -266,7 +276,7 @@ class Callbacks:
     ) -> OpFuture:
         """Start the store's commit, and inform the application."""
         try:
-            with self._named("start_commit"):
+            with self._starting_commit:
                 commit = self._store.start_commit(self._shard, checkpoint, wait_for)
         except Exception as error:
             self.finish(failed(error))
@@ -348,7 +358,7 @@ class Callbacks:
             raise
 
     def _consume_batch(self, application: BatchConsumer[Any], batch: MessageBatch) -> int:
-        with self._named("consume_batch"):
+        with self._consuming:
             consumed = application.consume_batch(self._shard, self._store, batch, self._publisher)
         self.deliveries += 1
         if consumed is None:
@@ -375,17 +385,34 @@ class Callbacks:
             raise
         return consumed
 
-    @contextmanager
-    def _named(self, operation: str) -> Iterator[None]:
-        try:
-            yield
-        except ServiceError:
-            raise
-        except BaseException as error:  # e.g. sys.exit(): only this shard fails
-            raise self._error(operation, error) from error
+    def _named(self, operation: str) -> _Named:
+        return _Named(self._shard.id, operation)
 
     def _error(self, operation: str, error: BaseException) -> ApplicationError:
         return ApplicationError(self._shard.id, operation, error)
+
+
+class _Named:
+    """Block of a callback: an error that leaves it names the shard and the operation. May be entered again."""
+
+    __slots__ = ("_operation", "_shard_id")
+
+    def __init__(self, shard_id: str, operation: str) -> None:
+        self._shard_id = shard_id
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Any other, e.g. of sys.exit(): only this shard fails.
+        if error is not None and not isinstance(error, ServiceError):
+            raise ApplicationError(self._shard_id, self._operation, error) from error
 
 
 def _place_of(batch: MessageBatch) -> MessagePosition:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.consumer.shard.transaction_events import (
@@ -41,10 +42,6 @@ _PHASES = (
     ("60-acknowledging", "async"),
 )
 """Of a transaction, and whether the next one waits for it."""
-_SHARDS_MAX = 4096
-"""Shards whose counters are at hand; those of others are looked up by their labels."""
-
-
 _TXN_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a transaction that only commits to one as long as `max_txn_duration` usually allows, and beyond."""
 _SAMPLES_MAX = 64
@@ -171,22 +168,108 @@ class ReadAheadBytes(Collector):
         yield held
 
 
-class _TxnCounters(NamedTuple):
-    """Counters of one shard's transactions."""
+@dataclass(slots=True)
+class _Totals:
+    """Sums over the transactions of one shard in this process."""
 
-    transactions: Counter
-    messages: Counter
-    bytes: Counter
-    phase_seconds: list[Counter]
+    transactions: int = 0
+    messages: int = 0
+    bytes: int = 0
+    phase_seconds: list[float] = field(default_factory=lambda: [0.0] * len(_PHASES))
     """Of each of `_PHASES`."""
+    checkpoint_bytes: int = 0
+    recent_producers: int = 0
+    """As of the last checkpoint, like `filed_producers`."""
+    filed_producers: int = 0
+    read_heads: dict[str, int] = field(default_factory=dict)
+    """By journal."""
 
 
-class _CheckpointCounters(NamedTuple):
-    """Counters of one shard's checkpoints."""
+class TxnTotals(Collector):
+    """What the transactions of one process's shards came to; plain numbers, because each row that comes alone is one.
 
-    bytes: Counter
-    recent: Gauge
-    filed: Gauge
+    Written on the event loop alone.
+    """
+
+    def __init__(self) -> None:
+        self._by_shard: dict[str, _Totals] = {}
+        self._sequenced: dict[tuple[str, SequenceOutcome], int] = {}
+        """Messages by journal and outcome."""
+
+    def of(self, shard: str) -> _Totals:
+        """Return the sums of a shard, to be added to."""
+        found = self._by_shard.get(shard)
+        if found is None:
+            found = self._by_shard[shard] = _Totals()
+        return found
+
+    def add_sequenced(self, journal: str, outcome: SequenceOutcome, messages: int) -> None:
+        """Count messages that were read."""
+        key = journal, outcome
+        self._sequenced[key] = self._sequenced.get(key, 0) + messages
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present metrics."""
+        # Copies, because Prometheus collects on a separate thread.
+        shards = tuple(self._by_shard.items())
+        for name, text, value_of in _SHARD_COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=("shard",))
+            for shard, totals in shards:
+                counter.add_metric((shard,), value_of(totals))
+            yield counter
+        phases = CounterMetricFamily(
+            "gazette_shard_phase_seconds",
+            "Time that completed transactions spent in each phase; async phases overlap the next transaction.",
+            labels=("shard", "phase", "type"),
+        )
+        heads = GaugeMetricFamily(
+            "gazette_shard_read_head",
+            "Offset that completed transactions have read through, bytes.",
+            labels=("shard", "journal"),
+        )
+        producers = GaugeMetricFamily(
+            "broadsheet_shard_producers",
+            "Producers that a primary knows, in all its sources; filed ones are silent and not in its checkpoints.",
+            labels=("shard", "state"),
+        )
+        for shard, totals in shards:
+            for phase, seconds in zip(_PHASES, tuple(totals.phase_seconds), strict=True):
+                phases.add_metric((shard, *phase), seconds)
+            for journal, offset in tuple(totals.read_heads.items()):
+                heads.add_metric((shard, journal), offset)
+            producers.add_metric((shard, "recent"), totals.recent_producers)
+            producers.add_metric((shard, "filed"), totals.filed_producers)
+        yield from (phases, heads, producers, self._sequenced_family())
+
+    def _sequenced_family(self) -> Metric:
+        sequenced = CounterMetricFamily(
+            "gazette_sequencer_queued",
+            "Messages read and sequenced, by their flag and by what became of them.",
+            labels=("journal", "flag", "outcome"),
+        )
+        for (journal, outcome), messages in tuple(self._sequenced.items()):
+            sequenced.add_metric((journal, _FLAGS[outcome], outcome.name), messages)
+        return sequenced
+
+
+_SHARD_COUNTERS: Final[tuple[tuple[str, str, Callable[[_Totals], int]], ...]] = (
+    ("gazette_shard_transactions", "Completed transactions.", attrgetter("transactions")),
+    (
+        "gazette_shard_read_messages",
+        "Messages consumed by completed transactions.",
+        attrgetter("messages"),
+    ),
+    (
+        "gazette_shard_read_bytes",
+        "Bytes of journal consumed by completed transactions.",
+        attrgetter("bytes"),
+    ),
+    (
+        "broadsheet_shard_checkpoint_bytes",
+        "Bytes of checkpoints given to the store, with the segments of silent producers.",
+        attrgetter("checkpoint_bytes"),
+    ),
+)
 
 
 class ShardMetrics:
@@ -198,42 +281,6 @@ class ShardMetrics:
         Args:
             registry: The process's registry; a fresh one in each test.
         """
-        self._transactions = Counter(
-            "gazette_shard_transactions",
-            "Completed transactions.",
-            ("shard",),
-            registry=registry,
-        )
-        self._messages = Counter(
-            "gazette_shard_read_messages",
-            "Messages consumed by completed transactions.",
-            ("shard",),
-            registry=registry,
-        )
-        self._bytes = Counter(
-            "gazette_shard_read_bytes",
-            "Bytes of journal consumed by completed transactions.",
-            ("shard",),
-            registry=registry,
-        )
-        self._read_head = Gauge(
-            "gazette_shard_read_head",
-            "Offset that completed transactions have read through, bytes.",
-            ("shard", "journal"),
-            registry=registry,
-        )
-        self._phase_seconds = Counter(
-            "gazette_shard_phase_seconds",
-            "Time that completed transactions spent in each phase; async phases overlap the next transaction.",
-            ("shard", "phase", "type"),
-            registry=registry,
-        )
-        self._sequenced = Counter(
-            "gazette_sequencer_queued",
-            "Messages read and sequenced, by their flag and by what became of them.",
-            ("journal", "flag", "outcome"),
-            registry=registry,
-        )
         self._replayed = Counter(
             "gazette_sequencer_replay",
             "Messages read once more, because memory did not hold them until their acknowledgement.",
@@ -276,18 +323,6 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
-        self._checkpoint_bytes = Counter(
-            "broadsheet_shard_checkpoint_bytes",
-            "Bytes of checkpoints given to the store, with the segments of silent producers.",
-            ("shard",),
-            registry=registry,
-        )
-        self._producers = Gauge(
-            "broadsheet_shard_producers",
-            "Producers that a primary knows, in all its sources; filed ones are silent and not in its checkpoints.",
-            ("shard", "state"),
-            registry=registry,
-        )
         self._producers_evicted = Counter(
             "broadsheet_shard_producers_evicted",
             "Producers forgotten before their time, because they were too many.",
@@ -310,8 +345,8 @@ class ShardMetrics:
         registry.register(self.lags)
         self.read_ahead = ReadAheadBytes()
         registry.register(self.read_ahead)
-        self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
-        self._checkpoint_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_checkpoint_counters)
+        self._totals = TxnTotals()
+        registry.register(self._totals)
 
     def record_stalled(self, shard: str, stalled: bool) -> None:
         """Record whether a primary is stalled."""
@@ -332,8 +367,7 @@ class ShardMetrics:
     def record_sequenced(self, record: RecordSequenced) -> None:
         """Count the messages of one batch by outcome."""
         for outcome, messages in record.outcomes.items():
-            labels = (record.journal, _FLAGS[outcome], outcome.name)
-            self._sequenced.labels(*labels).inc(messages)
+            self._totals.add_sequenced(record.journal, outcome, messages)
 
     def record_replayed(self, journal: str, messages: int) -> None:
         """Count messages that were read again."""
@@ -341,47 +375,29 @@ class ShardMetrics:
 
     def record_checkpoint(self, shard: str, record: RecordCheckpoint) -> None:
         """Count a checkpoint that is being committed."""
-        counters = self._checkpoint_counters(shard)
-        counters.bytes.inc(record.checkpoint_bytes)
-        counters.recent.set(record.producers.known - record.producers.filed)
-        counters.filed.set(record.producers.filed)
+        totals = self._totals.of(shard)
+        totals.checkpoint_bytes += record.checkpoint_bytes
+        totals.recent_producers = record.producers.known - record.producers.filed
+        totals.filed_producers = record.producers.filed
         if record.evicted:
             self._producers_evicted.labels(shard).inc(record.evicted)
 
-    def _new_checkpoint_counters(self, shard: str) -> _CheckpointCounters:
-        return _CheckpointCounters(
-            bytes=self._checkpoint_bytes.labels(shard),
-            recent=self._producers.labels(shard, "recent"),
-            filed=self._producers.labels(shard, "filed"),
-        )
-
     def record_txn(self, shard: str, record: RecordTxn) -> None:
         """Count a completed transaction."""
-        counters = self._txn_counters(shard)
-        counters.transactions.inc()
-        counters.messages.inc(record.messages)
-        counters.bytes.inc(record.message_bytes)
-        for counter, seconds in zip(
-            counters.phase_seconds, _phase_seconds(record.timings), strict=True
-        ):
-            counter.inc(max(0.0, seconds))
-        timings = record.timings
+        totals, timings = self._totals.of(shard), record.timings
+        totals.transactions += 1
+        totals.messages += record.messages
+        totals.bytes += record.message_bytes
+        spent = totals.phase_seconds
+        for phase, seconds in enumerate(_phase_seconds(timings)):
+            spent[phase] += max(0.0, seconds)
         seconds = max(0.0, timings.acknowledged - timings.began)
         exemplar = None if self._tracing is None else self._tracing.exemplar()
         self._txn_seconds.observe(seconds, exemplar)
 
-    def _new_txn_counters(self, shard: str) -> _TxnCounters:
-        return _TxnCounters(
-            transactions=self._transactions.labels(shard),
-            messages=self._messages.labels(shard),
-            bytes=self._bytes.labels(shard),
-            phase_seconds=[self._phase_seconds.labels(shard, *phase) for phase in _PHASES],
-        )
-
     def record_read_through(self, shard: str, read_through: Mapping[str, int]) -> None:
         """Record how far completed transactions have read, bytes by journal."""
-        for journal, offset in read_through.items():
-            self._read_head.labels(shard, journal).set(offset)
+        self._totals.of(shard).read_heads.update(read_through)
         self.lags.on_read(shard, read_through)
 
     def record_cold_promotion(self) -> None:

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, assert_never, cast
+from typing import Any, Protocol, TypeVar, assert_never
 
 import structlog
 
@@ -134,6 +134,7 @@ class TransactionLoop:
         """
         self._machine = machine
         self._services = services
+        self._now = services.clock.monotonic_seconds
         self._wake = asyncio.Event()
         self._events: deque[Event] = deque()
         self._orders: deque[Instruction] = deque()
@@ -146,6 +147,8 @@ class TransactionLoop:
         self._has_published = False
         """Whether anything was given to `appends`: until then it has room, and nothing pending."""
         self._is_running = False
+        self._has_begun = False
+        """Whether `services.begun` is done; once it is, it is not asked again."""
         self._started: StartedCommit | None = None
         """A commit that the machine has not ordered yet."""
         self._end: tx.Finish | tx.Fail | None = None
@@ -189,7 +192,8 @@ class TransactionLoop:
         self._is_running = True
         try:
             async with TaskGroup() as group:
-                await self._perform_all(self._machine.start(self._now()), group)
+                for instruction in self._machine.start(self._now()):
+                    await self._perform(instruction, group)
                 group.start_soon(self._tell_time(), name="tell time")
                 self._services.resumed.set()
                 while self._end is None:
@@ -200,7 +204,8 @@ class TransactionLoop:
                     if event is None:
                         await self._wait()
                         continue
-                    await self._perform_all(self._machine.on(event, self._now()), group)
+                    for instruction in self._machine.on(event, self._now()):
+                        await self._perform(instruction, group)
                 group.stop()
         finally:
             self._is_running = False
@@ -215,9 +220,6 @@ class TransactionLoop:
         while True:
             await asyncio.sleep(TIME_TOLD_SECONDS)
             self.post(tx.TimePassed())
-
-    def _now(self) -> float:
-        return self._services.clock.monotonic_seconds()
 
     # -- events
 
@@ -256,10 +258,6 @@ class TransactionLoop:
             self.post(tx.InputIdle())
 
     # -- instructions
-
-    async def _perform_all(self, instructions: tuple[Instruction, ...], group: TaskGroup) -> None:
-        for instruction in instructions:
-            await self._perform(instruction, group)
 
     async def _perform(self, instruction: Instruction, group: TaskGroup) -> None:
         services = self._services
@@ -351,10 +349,15 @@ class TransactionLoop:
     def _due(self) -> frozenset[Future[object]]:
         """Return what must be done before a commit."""
         services = self._services
-        begun = frozenset[Future[None]]() if services.begun.done() else frozenset((services.begun,))
-        pending = services.appends.pending() if self._has_published else frozenset()
         # Futures are invariant in their result, which is not used here.
-        return cast("frozenset[Future[object]]", pending | begun)
+        due: frozenset[Future[Any]] = frozenset()
+        if self._has_published:
+            due = services.appends.pending()
+        if not self._has_begun:
+            self._has_begun = services.begun.done()
+            if not self._has_begun:
+                due |= {services.begun}
+        return due
 
     def _call(
         self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event | None]
@@ -414,6 +417,8 @@ class TransactionLoop:
         return tx.CommitStarted()
 
     def _append(self, appends: list[PendingAppend], rollbacks: list[Rollback]) -> None:
+        if not appends and not rollbacks:
+            return  # The usual case of a small transaction, whose intents carry what it publishes.
         kept = (self._services.keep_rollbacks(rollbacks),) if rollbacks else ()
         new_journals = {rollback.journal for rollback in rollbacks}
         self._has_published = self._has_published or bool(appends)
@@ -434,7 +439,7 @@ class TransactionLoop:
         appends = services.recovered_appends if recovered else services.appends
         self._has_published = self._has_published or not recovered
         # As above: only the commit's success matters.
-        after = () if recovered else (cast("Future[object]", self._commit),)
+        after = () if recovered else (self._commit,)
         traces = services.callbacks.traces
         with NO_SPAN if traces is None or recovered else traces.committing():
             for journal, intent in intents.items():

@@ -240,12 +240,6 @@ class _Intake(Enum):
     """A stop was asked for: nothing more is taken, and the last transaction does not wait for its minimum duration."""
 
 
-def _stage_of(prior: PriorTxn | None) -> str:
-    if prior is None:
-        return "none"
-    return "committing" if prior.committed is None else "acknowledging"
-
-
 _STORY_FIELDS: Final = ("phase", "intake", "demand", "prior", "replay", "messages")
 # A table, because a `match` of so many kinds takes as long as the machine takes for a small event.
 _OUTLINES: Final[Mapping[type, Callable[[Any], tuple[object, ...]]]] = {
@@ -318,7 +312,8 @@ class TransactionMachine:
         self._wake_at = wake_at
         """When the next transaction begins at the latest; None once it began, or if only input begins it."""
         self._out: list[Instruction] = []
-        self._demand = InputDemand.NOTHING
+        self.demand = InputDemand.NOTHING
+        """The input that the machine can take, as of the last event."""
         self._running = RunningTxn(limits, 0.0, is_first=True)
         self._prior: PriorTxn | None = None
         self._last_acknowledgement: Mapping[str, bytes] = {}
@@ -327,16 +322,11 @@ class TransactionMachine:
         self._tell("created", (), 0.0, ())
 
     @property
-    def demand(self) -> InputDemand:
-        """The input that the machine can take, as of the last event."""
-        return self._demand
-
-    @property
     def activity(self) -> Activity:
         """The event that it waits for, as of the last one: while it works, something must move."""
         if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replay:
             return Activity.WORKING
-        return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
+        return Activity.WAITING if self.demand is InputDemand.NOTHING else Activity.READING
 
     def is_due(self, now: float) -> bool:
         """Report whether time has come for a transaction that needs no input, and it has not begun."""
@@ -393,23 +383,27 @@ class TransactionMachine:
         self, event: str, details: tuple[object, ...], now: float, out: tuple[Instruction, ...]
     ) -> None:
         """Remember an event. The ring holds no event or instruction itself, because that would pin its batch."""
+        prior = self._prior
+        stage = "none"
+        if prior is not None:
+            stage = "committing" if prior.committed is None else "acknowledging"
         state = (
             self._phase,
             self._intake,
-            self._demand,
-            _stage_of(self._prior),
+            self.demand,
+            stage,
             self._replay,
             self._running.messages,
         )
         self._story.append((now, event, details, state, tuple(map(type, out)) if out else ()))
 
     def _settle(self, now: float) -> tuple[Instruction, ...]:
-        if self._phase is not _Phase.ENDED:
-            self._complete_prior(now)
+        if self._prior is not None and self._phase is not _Phase.ENDED:
+            self._complete_prior(self._prior, now)
         if self._phase is _Phase.CONSUMING:
             self._advance(now)
         else:
-            self._demand = InputDemand.NOTHING
+            self.demand = InputDemand.NOTHING
         out, self._out = tuple(self._out), []
         return out
 
@@ -527,10 +521,9 @@ class TransactionMachine:
         else:
             self._fail(error)
 
-    def _complete_prior(self, now: float) -> None:
+    def _complete_prior(self, prior: PriorTxn, now: float) -> None:
         """Notice that the prior transaction is durable and acknowledged, or that its acknowledgements failed."""
-        prior = self._prior
-        if prior is None or prior.committed is None or self._phase is _Phase.COMMITTING:
+        if prior.committed is None or self._phase is _Phase.COMMITTING:
             return
         if prior.append_error is not None:
             self._fail(prior.append_error)
@@ -552,14 +545,15 @@ class TransactionMachine:
 
     def _advance(self, now: float) -> None:
         running = self._running
-        if running.max_elapsed(now) or self._intake is _Intake.STOPPED:
+        has_begun = running.began is not None
+        if self._intake is _Intake.STOPPED or (has_begun and running.max_elapsed(now)):
             running.accepts_input = False
         while running.accepts_input:
             if not self._sequencer.emitting and not self._sequence(now):
                 break
             if self._draw(now):
                 return
-        if self.is_due(now):
+        if self._wake_at is not None and self.is_due(now):
             running.is_woken = True
             self._begin()
             return
@@ -624,7 +618,7 @@ class TransactionMachine:
         self._delivered = bounded(before_ack(batch), self._delivery.bytes_max)
         self._phase = _Phase.DELIVERING
         self._out.append(tx.Deliver(self._delivered, first=self._running.messages == 0))
-        self._demand = InputDemand.NOTHING
+        self.demand = InputDemand.NOTHING
         return True
 
     def _may_wake(self) -> bool:
@@ -636,7 +630,7 @@ class TransactionMachine:
         self._wake_at = None
         self._phase = _Phase.BEGINNING
         self._out.append(tx.BeginTxn())
-        self._demand = InputDemand.NOTHING
+        self.demand = InputDemand.NOTHING
 
     def _consume(self, batch: MessageBatch, count: int) -> None:
         self._sequencer.consume(count)
@@ -649,7 +643,7 @@ class TransactionMachine:
             assert replay is not None, "the sequencer wants neither input nor a replay"
             self._replay = tx.StartReplay(replay.journal, replay.begin, replay.end)
             self._out.append(self._replay)
-        self._demand = InputDemand.REPLAY
+        self.demand = InputDemand.REPLAY
         self._arm(now)
 
     def _close_or_wait(self, now: float) -> None:
@@ -658,7 +652,7 @@ class TransactionMachine:
         can_read = running.accepts_input and not ends_here
         if self._prior is None and running.is_empty and ends_here:
             self._phase = _Phase.ENDED
-            self._demand = InputDemand.NOTHING
+            self.demand = InputDemand.NOTHING
             self._out.append(tx.Finish())
         elif self._must_wait(now, can_read=can_read):
             self._wait(InputDemand.BATCH if can_read else InputDemand.NOTHING, now)
@@ -686,7 +680,7 @@ class TransactionMachine:
         return can_read and running.limits.wait_for_ack and self._sequencer.has_pending()
 
     def _wait(self, demand: InputDemand, now: float) -> None:
-        self._demand = demand
+        self.demand = demand
         self._arm(now)
 
     def _arm(self, now: float) -> None:
@@ -701,7 +695,7 @@ class TransactionMachine:
     def _close(self, now: float) -> None:
         self._running.finalizing = now
         self._phase = _Phase.FINALIZING
-        self._demand = InputDemand.NOTHING
+        self.demand = InputDemand.NOTHING
         sources = self._origins.stamped(self._sequencer.take_checkpoint())
         self._finalize = tx.Finalize(sources, self._last_acknowledgement)
         self._out.append(self._finalize)

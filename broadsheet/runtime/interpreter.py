@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
-YOUNG_OBJECTS_MAX = 100_000
+YOUNG_OBJECTS_MAX = 20_000
 """Objects made between two collections. Python's 700 walks a batch of messages over and over. Cycles are rare here, so
-what waits for collection stays small."""
-_THRESHOLDS = (YOUNG_OBJECTS_MAX, 50, 100)
+what waits for collection stays small. A collection holds up all threads for as long as it has young objects to walk:
+100,000 of them took 70 to 80 ms, which was the tail of the latency of shards."""
+_THRESHOLDS = (YOUNG_OBJECTS_MAX, 250, 100)
 SWITCH_SECONDS = 0.0005
 """How long another thread, a shard's or one that hashes, keeps the interpreter while the event loop waits for it. Each
 append and each commit is several turns of the loop, and with Python's 5 ms each of them may wait that long."""

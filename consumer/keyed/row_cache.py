@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 from broadsheet.consumer.keyed.row_index import Rows
 from broadsheet.consumer.keyed.state_rows import VARIABLE_BYTES
 
@@ -33,14 +35,15 @@ class Unknown(Enum):
 UNKNOWN: Final = Unknown.UNKNOWN
 
 
-class _CachedKey:
-    __slots__ = ("pins", "rows", "size")
+class _CachedKey(msgspec.Struct, gc=False):
+    """A key's rows, which are bytes alone, and so nothing that a garbage collection has to walk: a cache has hundreds
+    of thousands of keys, and a collection holds up all threads.
+    """
 
-    def __init__(self) -> None:
-        self.rows: dict[bytes, bytes | None] = {}
-        self.size = 0
-        self.pins = 0
-        """Transactions that changed a row and are not in the index yet."""
+    rows: dict[bytes, bytes | None] = msgspec.field(default_factory=dict)
+    size: int = 0
+    pins: int = 0
+    """Transactions that changed a row and are not in the index yet."""
 
 
 class RowCache:

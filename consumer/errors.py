@@ -248,6 +248,10 @@ class ForeignStoreError(StoreError):
     """The files are of another store, or of another shard: opening them as empty would apply everything again."""
 
 
+class ImportFilesError(ServiceError):
+    """The files of an import of keyed state cannot be read or written; the text says which, and what to do."""
+
+
 class StateNotShownError(ServiceError):
     """A shard's state cannot be read as tables; `detail` says why."""
 

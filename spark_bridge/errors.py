@@ -19,6 +19,7 @@ SparkBridgeError
 ├── ShardNotServedError(shard_id)   a task's call was not answered in time; also a TimeoutError
 │   └── MembersGoneError            no member answered at all
 ├── TokenIgnoredError(shard_id)     a method does not honour tokens
+├── StateImportError(checkpoint)    a query's state cannot be taken over
 └── PublishError                    a DataFrame cannot be published
 """
 
@@ -58,6 +59,15 @@ class ClusterJoinError(ClusterStartError):
         )
         self.root = root
         self.problems = tuple(problems)
+
+
+class StateImportError(SparkBridgeError):
+    """A query's state cannot be read from its checkpoint, or was not read as a whole; the message says why."""
+
+    def __init__(self, checkpoint: str, detail: str) -> None:
+        super().__init__(f"the state in {checkpoint} cannot be taken over: {detail}")
+        self.checkpoint = checkpoint
+        self.detail = detail
 
 
 class SparkVersionError(SparkBridgeError):

@@ -121,18 +121,24 @@ def shards() -> None:
 
 @main.group(
     cls=LazyGroup,
-    lazy=_verbs(
-        "keyed",
-        {
-            "get": "Look a key up in a shard's state.",
-            "scan": "List the keys that begin with some fields, with their state.",
-            "schema": "Show the tables, keys and variables of a shard's state.",
-            "timers": "List the next timers of a shard, or of one key.",
-        },
-    ),
+    lazy={
+        **_verbs(
+            "keyed",
+            {
+                "get": "Look a key up in a shard's state.",
+                "scan": "List the keys that begin with some fields, with their state.",
+                "schema": "Show the tables, keys and variables of a shard's state.",
+                "timers": "List the next timers of a shard, or of one key.",
+            },
+        ),
+        "import": LazyCommand(
+            "keyed.import_",
+            "Write the state of a stopped transformWithState query for the shards of APP, which begin with it.",
+        ),
+    },
 )
 def keyed() -> None:
-    """Look into the state of keyed shards and streams, by key, while they run."""
+    """Look into the state of keyed shards and streams, by key, while they run; take over that of a query of Spark's."""
 
 
 @main.group(

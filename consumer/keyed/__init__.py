@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         StateOptions as StateOptions,
     )
     from broadsheet.consumer.keyed.grouping import KeyRows as KeyRows
+    from broadsheet.consumer.keyed.imports.loading import StateImport as StateImport
     from broadsheet.consumer.keyed.operators.aggregate import (
         Aggregate as Aggregate,
         count as count,

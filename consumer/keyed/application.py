@@ -15,6 +15,13 @@ from broadsheet.consumer.application import MessageProducer, Shard
 from broadsheet.consumer.errors import ApplicationError, StoreClosedError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.grouping import rows_of
+from broadsheet.consumer.keyed.imports.loading import (
+    StateImport,
+    begun_with_import,
+    check_import,
+    require_complete,
+)
+from broadsheet.consumer.keyed.imports.manifest import ImportManifest
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.processor import KeyedProcessor
@@ -117,9 +124,12 @@ class KeyedShardStore(KeyedStore):
         return self._run
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
-        """Restore, and initialise a processor over what was restored."""
+        """Restore, with the state of an import if there is one to load, and initialise a processor over it."""
         checkpoint = super().restore_checkpoint(shard)
         self._close_run()
+        application = self._application
+        if begun_with_import(self, shard, checkpoint, application.settings, application.imported):
+            checkpoint = super().restore_checkpoint(shard)
         try:
             self._run = self._application.new_run(shard, self)
         except Exception as error:
@@ -181,6 +191,7 @@ class KeyedShardStore(KeyedStore):
     def open_copy(self) -> None:
         """Read a copy of what a standby played, for scans only; a processor is made to learn its variables."""
         super().open_copy()
+        require_complete(self, self._shard)
         self._run = self._application.new_run(self._shard, self)
 
     def destroy(self) -> None:
@@ -219,6 +230,7 @@ class KeyedApplication:
         side: JournalOutput | None = None,
         on_error: Literal["fail", "side_journal"] = "fail",
         state: StateOptions | None = None,
+        imported: StateImport | None = None,
         source: MessageProducer[Any] | None = None,
         message_type: Callable[[JournalSpec], MessageType] | None = None,
         clock: Clock | None = None,
@@ -237,6 +249,7 @@ class KeyedApplication:
                 its last commit. "side_journal": its changes and its output are dropped, its rows go to `side` with the
                 error, and the transaction goes on.
             state: Where state is kept.
+            imported: State of another system that a shard begins with.
             source: Brings the messages, in place of journals, such as a `KafkaSource`. Each of its partitions
                 counts for the watermark once it had a row.
             message_type: Returns the encoding of a source's messages; None: by the journal's content type.
@@ -246,6 +259,8 @@ class KeyedApplication:
             ValidationError: a schema is none, or parts do not fit each other.
         """
         self.state = state or StateOptions()
+        self.imported = imported
+        """State that shards begin with."""
         self._processor = processor
         self._clock = clock or SystemClock()
         self._message_type = message_type
@@ -316,6 +331,14 @@ class KeyedApplication:
     def why_indivisible(self) -> str:
         """Return nothing: shards may divide the keys among them."""
         return ""
+
+    def check_import(self, manifest: ImportManifest) -> None:
+        """Refuse an import that shards of this application cannot begin with.
+
+        Raises:
+            ValidationError: they cannot; the error names variable and field.
+        """
+        check_import(manifest, self.settings.key, self.settings.mode, self._processor())
 
     def now_ms(self) -> int:
         """Return the clock, epoch milliseconds."""

@@ -10,7 +10,14 @@ from typing import Final
 import msgspec
 
 from broadsheet.consumer.keyed.key_codec import KeyCodec
-from broadsheet.consumer.keyed.row_types import Declared, Decoding, Evolution, Field, StateRowType
+from broadsheet.consumer.keyed.row_types import (
+    Declared,
+    Decoding,
+    Evolution,
+    Field,
+    StateRowType,
+    require_no_rename,
+)
 from broadsheet.consumer.keyed.state_rows import VARIABLE_BYTES
 from broadsheet.consumer.keyed.variables import VariableType
 from broadsheet.runtime.errors import ValidationError
@@ -86,6 +93,8 @@ class Registry:
             stored = self._stored(name, kind, key_type)
             fields = list(row_type.fields)
             if fields not in stored.schemas:
+                if stored.schemas:
+                    require_no_rename(stored.schemas[-1], fields)
                 stored.schemas.append(fields)
                 self.has_changed = True
             decoders: dict[bytes, Decoding] = {
@@ -135,7 +144,10 @@ class Registry:
             self.has_changed = True
         if stored.kind != kind:
             raise ValidationError("", f"expected a {stored.kind}, as it is stored, got a {kind}")
-        if stored.key != keys:
+        # Whether a key may be null changes nothing of how keys are stored.
+        if [(each.name, each.type) for each in stored.key] != [
+            (each.name, each.type) for each in keys
+        ]:
             raise ValidationError(
                 "", "expected the type of keys that it is stored with: keys cannot change"
             )

@@ -13,11 +13,13 @@ rows name the declaration that wrote them: a later one that adds, removes, reord
 from __future__ import annotations
 
 import dataclasses
+import struct
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import (
     Annotated,
     Any,
@@ -59,8 +61,13 @@ _WIDER: Final[Mapping[str, frozenset[str]]] = {
     "int32": frozenset({"int64", "float", "double"}),
     "int64": frozenset({"float", "double"}),
     "float": frozenset({"double"}),
+    "string": frozenset({"binary"}),
+    "binary": frozenset({"string"}),
 }
-"""Types of fields, and those that they may become in a later declaration."""
+"""Types of fields, and those that they may become in a later declaration: those of Avro's schema resolution."""
+_NOT_NULL: Final = " not null"
+"""Stands in the text of a type behind what is in lists, maps and structs and may not be null."""
+_SINGLE: Final = struct.Struct("<f")
 _ERRORS: Final = (msgspec.MsgspecError, TypeError, OverflowError, RecursionError)
 """What msgspec raises for values that it cannot encode, or does not accept."""
 
@@ -228,6 +235,7 @@ class Evolution:
         self._wanted = wanted
         places = {field.name: place for place, field in enumerate(written)}
         self._places: list[int | None] = []
+        self._conversions: list[Conversion | None] = []
         for field in wanted.fields:
             place = places.get(field.name)
             if place is None:
@@ -238,6 +246,8 @@ class Evolution:
             else:
                 _check_widening(written[place], field)
             self._places.append(place)
+            former = None if place is None else written[place].type
+            self._conversions.append(_conversion(former, field.type))
 
     def decode(self, content: bytes) -> Sequence[Any]:
         """Return the fields of a row, as the present declaration has them."""
@@ -250,15 +260,67 @@ class Evolution:
         return self._wanted.decode_elements(msgspec.msgpack.encode(rows))
 
     def _moved(self, fields: Sequence[Any]) -> list[Any]:
-        return [None if place is None else fields[place] for place in self._places]
+        moved = [None if place is None else fields[place] for place in self._places]
+        return [
+            value if convert is None or value is None else convert(value)
+            for value, convert in zip(moved, self._conversions, strict=True)
+        ]
 
 
+Conversion: TypeAlias = Callable[[Any], Any]
+"""Makes of a stored value one of a wider type."""
 Decoding = StateRowType | Evolution
 """What decodes the rows of one schema id."""
 
 
+def require_no_rename(written: Sequence[Field], wanted: Sequence[Field]) -> None:
+    """Refuse a declaration in which a new field stands where the one before had another, with its type.
+
+    Args:
+        written: The declaration before.
+        wanted: The next one.
+
+    Raises:
+        ValidationError: a field seems to be renamed, so that its values would read as null; the error names it.
+    """
+    former, names = {each.name for each in written}, {each.name for each in wanted}
+    for before, after in zip(written, wanted, strict=False):
+        is_renamed = before.name not in names and after.name not in former
+        if is_renamed and _fits(before.type, after.type):
+            raise ValidationError(
+                after.name,
+                f"expected the name {before.name}, as this field is stored: renamed, it would be read as null. Keep "
+                "the name, or add a field of another meaning behind the others",
+            )
+
+
+def _fits(written: str, wanted: str) -> bool:
+    if written == wanted or wanted in _WIDER.get(written, ()):
+        return True
+    # What is in a list, a map or a struct may be null now.
+    return _NOT_NULL not in wanted and written.replace(_NOT_NULL, "") == wanted
+
+
+def _conversion(written: str | None, wanted: str) -> Conversion | None:
+    """Return what makes of a stored value one of the wider type; None: it is one."""
+    if written == "string" and wanted == "binary":
+        return str.encode
+    if written == "binary" and wanted == "string":
+        # As Avro's reader: bytes that are no text become replacement characters.
+        return partial(bytes.decode, errors="replace")
+    if wanted == "float" and written != wanted:
+        return _as_single
+    return None
+
+
+def _as_single(value: float) -> float:
+    """Return the number of single precision next to it, which is what a field of this type holds."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    return rounded
+
+
 def _check_widening(written: Field, wanted: Field) -> None:
-    if written.type != wanted.type and wanted.type not in _WIDER.get(written.type, ()):
+    if not _fits(written.type, wanted.type):
         raise ValidationError(
             wanted.name,
             f"expected {written.type} as it is stored, or a wider type, got {wanted.type}; give it another name",

@@ -59,6 +59,8 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 
 _log = structlog.get_logger()
+KEY_TYPES: Final = b"key"
+"""Name under which the types of keys are kept."""
 STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
 STORM_SECONDS: Final = 0.05
@@ -154,6 +156,7 @@ class KeyedRun:
         self._has_expired = False
         self._storm_timers = settings.storm_timers
         """Timers to look up for the next transaction: after slow handlers, not many more than fired."""
+        self._require_key()
         registry = Registry(store.meta(REGISTRY), store.meta(REMOVAL))
         taken = (*settings.key.schema.names, TIMERS_COLUMN)
         self._handle = StateHandle(store, registry, self._current, settings.mode, taken)
@@ -165,6 +168,18 @@ class KeyedRun:
             store.put_meta(REMOVAL, registry.removal.encode())
         self._removal = registry.removal
         self._attributes = dict(vars(processor))
+
+    def _require_key(self) -> None:
+        """Refuse keys of other types than those of the stored rows, which could not be read."""
+        wanted = ", ".join(map(str, self._settings.key.schema.types))
+        known = self._store.meta(KEY_TYPES)
+        if known is None:
+            self._store.put_meta(KEY_TYPES, wanted.encode())
+        elif known.decode() != wanted:
+            raise ValidationError(
+                "key",
+                f"expected the types {known.decode()}, as state is stored, got {wanted}: keys cannot change",
+            )
 
     # -- a transaction
 

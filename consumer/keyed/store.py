@@ -138,7 +138,9 @@ class KeyedStore:
         """Begin with no changes to what an index has."""
         self._cache = RowCache(self._cache_bytes)
         self._committing: Changes = {}
-        self._meta: dict[bytes, bytes] = {}
+        self._meta: dict[bytes, bytes | None] = {}
+        self._dropped: dict[bytes, bytes | None] = {}
+        """Removals of rows and entries, whatever their keys."""
         self._due = EntryIndex(index, DUE)
         self._filed = EntryIndex(index, FILED)
         self._prefetched: set[bytes] = set()
@@ -242,9 +244,33 @@ class KeyedStore:
             return self._meta[name]
         return self._required().get_many([META + name])[0]
 
-    def put_meta(self, name: bytes, content: bytes) -> None:
-        """Keep something that is of no key, under a name that does not begin with a zero byte."""
+    def put_meta(self, name: bytes, content: bytes | None) -> None:
+        """Keep something that is of no key, under a name that does not begin with a zero byte; None removes it."""
         self._meta[name] = content
+
+    # -- all of the state at once, while no transaction runs
+
+    @property
+    def has_commits(self) -> bool:
+        """True if there is any commit."""
+        return bool(self._committed().number)
+
+    def meta_names(self) -> list[bytes]:
+        """Return the names under which something is kept that is of no key, as of the last commit."""
+        return [name[len(META) :] for name in self._committed().others()]
+
+    def drop_rows(self, limit: int) -> int:
+        """Have the next commit remove rows and entries of all kinds, as of the last commit; return how many.
+
+        Their keys need not be those of the application.
+
+        Args:
+            limit: Rows at most of each kind.
+        """
+        for family in (STATE, TIMERS, DUE, FILED):
+            found = self._required().scan(family, after_prefix(family), limit)
+            self._dropped |= dict.fromkeys(name for name, _ in found)
+        return len(self._dropped)
 
     # -- timers and expiries of the running transaction
 
@@ -404,6 +430,10 @@ class KeyedStore:
         }
         rows |= {META + name: content for name, content in self._meta.items()}
         entries = self._due.take_changes() | self._filed.take_changes()
+        dropped, self._dropped = self._dropped, {}
+        for name in dropped:
+            # The indexes by time are not recorded.
+            (rows if name[:1] in (STATE, TIMERS) else entries)[name] = None
         change = _Change(rows, entries, encoded(checkpoint))
         return self._commits.start(
             CommitSteps(

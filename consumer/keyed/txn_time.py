@@ -52,6 +52,8 @@ class TimeState(msgspec.Struct):
     sources: dict[str, SourceTime] = {}
     storm_ms: int | None = None
     """Due bound of timers that the last transaction did not finish with; the next goes on with it."""
+    floor_ms: int = 0
+    """Least watermark of the next transaction, of a state that was imported."""
 
 
 def begun(
@@ -72,7 +74,9 @@ def begun(
         else SourceTime(batch_ms)
         for journal in journals or before.sources
     }
-    watermark = max(before.watermark_ms, current_watermark(sources, rules, batch_ms))
+    watermark = max(
+        before.watermark_ms, before.floor_ms, current_watermark(sources, rules, batch_ms)
+    )
     return TimeState(batch_ms, watermark, before.watermark_ms, sources, before.storm_ms)
 
 
@@ -131,6 +135,8 @@ def next_txn_after_ms(
     if mode is TimeMode.NONE:
         return None
     batch_ms = max(now_ms, state.batch_ms)
+    if state.floor_ms > state.watermark_ms:
+        return 0
     if current_watermark(state.sources, rules, batch_ms) > state.watermark_ms:
         return 0
     if backlog.next_due_ms is not None and backlog.next_due_ms <= state.watermark_ms:

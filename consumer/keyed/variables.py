@@ -150,6 +150,13 @@ class Variable:
             self._refile(place, suffix, expiry_ms)
         self._rows.put(place, suffix, new_row(self.type.schema_id, expiry_ms, content))
 
+    def _load(self, suffix: bytes, expiry_ms: int | None, content: bytes) -> None:
+        """Write a row that there is not, so no former one is looked up."""
+        place = self._place()
+        if expiry_ms is not None:
+            self._rows.file(self._filed_at(expiry_ms), place, suffix)
+        self._rows.put(place, suffix, new_row(self.type.schema_id, expiry_ms, content))
+
     def _refile(self, place: bytes, suffix: bytes, expiry_ms: int) -> None:
         before = self._rows.get(place, suffix)
         former = None if before is None else expiry_of(before)
@@ -202,6 +209,10 @@ class ValueState(Variable):
         """Remove the value; nothing if there is none."""
         self._rows.put(self._place(), self.type.suffix, None)
 
+    def load(self, value: Any, expiry_ms: int | None) -> None:
+        """Set the value of a key that has none, with the expiry that it came with; raises as `update` does."""
+        self._load(self.type.suffix, expiry_ms, self._encoded(value))
+
     def committed(self) -> Any:
         """Return the value, as a query shows it."""
         return self.get()
@@ -230,6 +241,10 @@ class MapState(Variable):
             ValidationError: key or value do not fit the declared types; the error names variable and field.
         """
         self._write(self._place(), self._suffix(key), self._expiry(), self._encoded(value))
+
+    def load(self, key: Any, value: Any, expiry_ms: int | None) -> None:
+        """Add an entry that there is not, with the expiry that it came with; raises as `put` does."""
+        self._load(self._suffix(key), expiry_ms, self._encoded(value))
 
     def remove(self, key: Any) -> None:
         """Remove an entry; nothing if there is none."""
@@ -312,15 +327,24 @@ class ListState(Variable):
         """
         elements = self._encoded_elements(values)
         self.clear()
-        self._add(elements)
+        self._add(elements, self._expiry())
 
     def append(self, value: Any) -> None:
         """Add an element at the end; raises as `put` does."""
-        self._add(self._encoded_elements((value,)))
+        self._add(self._encoded_elements((value,)), self._expiry())
 
     def extend(self, values: Iterable[Any]) -> None:
         """Add elements at the end; raises as `put` does."""
-        self._add(self._encoded_elements(values))
+        self._add(self._encoded_elements(values), self._expiry())
+
+    def load(self, elements: Sequence[tuple[Any, int | None]]) -> None:
+        """Add elements at the end, each with the expiry that it came with; raises as `put` does."""
+        encode = self.type.row_type.encode_element
+        try:
+            encoded = [encode(value, expiry) for value, expiry in elements]
+        except ValidationError as error:
+            raise error.under(self.type.name) from error
+        self._add(encoded, min((each for _, each in elements if each is not None), default=None))
 
     def clear(self) -> None:
         """Remove all elements."""
@@ -383,50 +407,56 @@ class ListState(Variable):
         except ValidationError as error:
             raise error.under(self.type.name) from error
 
-    def _add(self, elements: Sequence[bytes]) -> None:
+    def _add(self, elements: Sequence[bytes], earliest: int | None) -> None:
+        """Add elements, none of which expires before a time; None: none ever does."""
         if not elements:
             return
         place, suffix = self._place(), self.type.suffix
         base = self._rows.get(place, suffix)
         if base is None:
             if sum(map(len, elements)) <= CHUNK_BYTES:
-                self._write_elements(place, suffix, elements, self._expiry())
+                self._write_elements(place, suffix, elements, earliest)
                 return
-            self._add_chunks(place, 0, 0, elements)
+            self._add_chunks(place, (0, 0), elements, earliest)
         elif content_of(base)[:1] == _INLINE:
             if schema_of(base) != self.type.schema_id:
                 self._write_again(place, suffix, self._elements(base))
                 base = self._rows.get(place, suffix) or b""
             if len(base) + sum(map(len, elements)) <= CHUNK_BYTES:
-                self._append_to(place, suffix, base, elements)
+                self._append_to(place, suffix, base, elements, earliest)
                 return
             # The row becomes the first chunk.
             if (expiry := expiry_of(base)) is not None:
                 self._rows.unfile(self._filed_at(expiry), place, suffix)
                 self._rows.file(self._filed_at(expiry), place, self._chunk(0))
             self._rows.put(place, self._chunk(0), base)
-            self._add_chunks(place, 0, 1, elements)
+            self._add_chunks(place, (0, 1), elements, earliest)
         else:
             first, following = self._bounds(base)
             if self._open == (self._current.transaction, place, following - 1):
                 chunk = self._rows.get(place, self._chunk(following - 1))
                 if chunk is not None and len(chunk) < CHUNK_BYTES:
-                    self._append_to(place, self._chunk(following - 1), chunk, elements)
+                    self._append_to(place, self._chunk(following - 1), chunk, elements, earliest)
                     return
-            self._add_chunks(place, first, following, elements)
+            self._add_chunks(place, (first, following), elements, earliest)
 
     def _add_chunks(
-        self, place: bytes, first: int, following: int, elements: Sequence[bytes]
+        self,
+        place: bytes,
+        bounds: tuple[int, int],
+        elements: Sequence[bytes],
+        earliest: int | None,
     ) -> None:
+        first, following = bounds
         part: list[bytes] = []
         size = 0
         for element in elements:
             if part and size + len(element) > CHUNK_BYTES:
-                self._write_elements(place, self._chunk(following), part, self._expiry())
+                self._write_elements(place, self._chunk(following), part, earliest)
                 part, size, following = [], 0, following + 1
             part.append(element)
             size += len(element)
-        self._write_elements(place, self._chunk(following), part, self._expiry())
+        self._write_elements(place, self._chunk(following), part, earliest)
         self._write_head(place, first, following + 1)
         self._open = self._current.transaction, place, following
 
@@ -441,16 +471,31 @@ class ListState(Variable):
         self._write(place, suffix, earliest, content)
 
     def _append_to(
-        self, place: bytes, suffix: bytes, row: bytes, elements: Sequence[bytes]
+        self,
+        place: bytes,
+        suffix: bytes,
+        row: bytes,
+        elements: Sequence[bytes],
+        earliest: int | None,
     ) -> None:
-        """Add elements behind those of a row, which need not be decoded. Its expiry is the earliest, so it stays."""
+        """Add elements behind those of a row, which need not be decoded."""
         content = content_of(row)
         _, count = _ARRAY.unpack_from(content, 1)
         behind = content[1 + _ARRAY.size :]
         header = _ARRAY.pack(_ARRAY_32, count + len(elements))
+        # The row's is the earliest of its elements'.
         expiry = expiry_of(row)
-        expiry = self._expiry() if expiry is None else expiry
+        if expiry is None or (earliest is not None and earliest < expiry):
+            expiry = earliest
         self._write(place, suffix, expiry, b"".join((_INLINE, header, behind, *elements)))
+
+    def elements_in(self, row: bytes) -> int:
+        """Return the number of elements that a row has, expired ones too; a head has none."""
+        content = content_of(row)
+        if content[:1] == _HEAD:
+            return 0
+        _, count = _ARRAY.unpack_from(content, 1)
+        return int(count)
 
     def _elements(self, row: bytes) -> list[tuple[Any, ...]]:
         return self._decoding(row).decode_elements(content_of(row)[1:])
@@ -474,6 +519,12 @@ class ListState(Variable):
 
     def _chunk(self, number: int) -> bytes:
         return self.type.suffix + _SEQUENCE.pack(number)
+
+
+KINDS: Final[Mapping[str, type[ValueState] | type[ListState] | type[MapState]]] = {
+    each.__name__: each for each in (ValueState, ListState, MapState)
+}
+"""By the name that is registered."""
 
 
 class CommittedRows:

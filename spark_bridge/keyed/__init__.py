@@ -11,6 +11,10 @@ if TYPE_CHECKING:
         StatefulProcessorApplication as StatefulProcessorApplication,
     )
     from broadsheet.spark_bridge.keyed.initial_state import InitialState as InitialState
+    from broadsheet.spark_bridge.keyed.take_over.import_state import (
+        ImportReport as ImportReport,
+        import_state as import_state,
+    )
 
 if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
     __getattr__, __dir__ = public_names(__name__)

@@ -24,7 +24,11 @@ from zoneinfo import ZoneInfo
 
 import cloudpickle
 import pyarrow as pa
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkRuntimeError,
+)
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
@@ -35,6 +39,8 @@ from broadsheet.consumer.keyed.application import (
     KeyedApplication,
     StateOptions,
 )
+from broadsheet.consumer.keyed.imports.loading import StateImport
+from broadsheet.consumer.keyed.imports.manifest import ImportManifest
 from broadsheet.consumer.keyed.run import KeyedRun
 from broadsheet.consumer.keyed.store import KeyedStore
 from broadsheet.consumer.keyed.txn_time import TimeMode
@@ -57,7 +63,7 @@ MODES: Final[dict[str, Literal["none", "processing", "event"]]] = {
 }
 ROWS_MAX: Final = 10_000
 """Rows of a DataFrame: Spark's default of `spark.sql.execution.arrow.maxRecordsPerBatch`."""
-_CONFIG: Final = b"spark.modes"
+_CONFIG: Final = "spark.modes"
 """The settings that a later start may not change, beside the state."""
 
 
@@ -110,6 +116,7 @@ class StatefulProcessorApplication(KeyedApplication):
         eventTime: str | EventTime | None = None,
         delay: str | int | timedelta = 0,
         initialState: InitialState | Rows | None = None,
+        takeOver: StateImport | None = None,
         eventTimeColumnName: str = "",
         inPandas: bool = False,
         output: JournalOutput | None = None,
@@ -130,6 +137,7 @@ class StatefulProcessorApplication(KeyedApplication):
                 with more settings.
             delay: Of the watermark: an interval such as "10 seconds", milliseconds, or a timedelta.
             initialState: Rows that state begins with; an `InitialState` says which of them are a shard's.
+            takeOver: State of a stopped query that `import_state` wrote; `initialState` is not used then.
             eventTimeColumnName: Column of the output whose times may not be before the watermark.
             inPandas: Handlers take and yield DataFrames, as with `transformWithStateInPandas`.
             output: Where rows go; its schema is not used. None: handlers yield none.
@@ -156,6 +164,7 @@ class StatefulProcessorApplication(KeyedApplication):
             event_time=watermark,
             side=hosting.side,
             state=hosting.state,
+            imported=takeOver,
             source=source,
             message_type=message_type,
             clock=hosting.clock,
@@ -186,16 +195,33 @@ class StatefulProcessorApplication(KeyedApplication):
         Raises:
             IllegalArgumentException: the time mode or the output mode is another than that of the stored state.
         """
-        config = f"{self._hosting.mode.value} {self._output_mode}".encode()
-        known = store.meta(_CONFIG)
+        config = self._modes.encode()
+        known = store.meta(_CONFIG.encode())
         if known is not None and known != config:
             raise IllegalArgumentException(
                 "[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change time mode and output mode from "
                 f"{known.decode()} to {config.decode()} between restarts. SQLSTATE: 42K06"
             )
         if known is None:
-            store.put_meta(_CONFIG, config)
+            store.put_meta(_CONFIG.encode(), config)
         return super().new_run(shard, store)
+
+    def check_import(self, manifest: ImportManifest) -> None:
+        """See `KeyedApplication.check_import`."""
+        modes = manifest.meta.get(_CONFIG, self._modes)
+        if modes != self._modes:
+            raise ValidationError(
+                "timeMode, outputMode",
+                f"expected {modes}, as the query has them, got {self._modes}",
+            )
+        try:
+            super().check_import(manifest)
+        except PySparkRuntimeError as error:
+            raise ValidationError("processor", str(error)) from error
+
+    @property
+    def _modes(self) -> str:
+        return f"{self._hosting.mode.value} {self._output_mode}"
 
     def initial_rows(self, shard: Shard) -> pa.Table | None:
         """Return the rows that a shard's state begins with."""
@@ -225,6 +251,17 @@ class StatefulProcessorApplication(KeyedApplication):
         if not pa.types.is_timestamp(self._output_schema.field(column).type):
             raise ValidationError("eventTimeColumnName", f"expected {column} to be a timestamp")
         return OutputTimes(column, self._zone)
+
+
+def modes_of(time_mode: str, output_mode: str) -> tuple[str, dict[str, str]]:
+    """Return what a query's modes are here: the kind of time, and what is kept beside state.
+
+    Args:
+        time_mode: As a checkpoint has it.
+        output_mode: The same.
+    """
+    mode = _time_mode("None" if time_mode == "NoTime" else time_mode)
+    return mode, {_CONFIG: f"{mode} {_output_mode(output_mode)}"}
 
 
 def _maker(

@@ -26,7 +26,11 @@ from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.keyed.guard import StateGuard, VariableUse
 from broadsheet.spark_bridge.keyed.losses import ValueLosses
-from broadsheet.spark_bridge.keyed.schemas import arrow_schema, as_nullable, state_struct
+from broadsheet.spark_bridge.keyed.schemas import (
+    arrow_schema,
+    as_nullable_throughout,
+    state_struct,
+)
 from broadsheet.spark_bridge.keyed.state_values import StateValues
 from broadsheet.spark_bridge.keyed.variables import HostedList, HostedMap, HostedValue, swallowing
 
@@ -118,7 +122,7 @@ class HostedHandle(StatefulProcessorHandle):
         try:
             struct = state_struct(schema, name, kind)
             # A null never fails in Spark, whatever the schema says, so stored fields may all be null.
-            arrow = as_nullable(arrow_schema(struct, name))
+            arrow = as_nullable_throughout(arrow_schema(struct, name))
         except PySparkRuntimeError as error:
             self._guard.error = error
             raise

@@ -121,6 +121,22 @@ def as_nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in schema])
 
 
+def as_nullable_throughout(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which all may be null, what is in lists, maps and structs, too."""
+    return pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in schema])
+
+
+def _nullable_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(type_):
+        return pa.list_(pa.field("item", _nullable_type(type_.value_type)))
+    if pa.types.is_map(type_):
+        value = pa.field("value", _nullable_type(type_.item_type))
+        return pa.map_(_nullable_type(type_.key_type), value)
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(each.name, _nullable_type(each.type)) for each in type_])
+    return type_
+
+
 def _arrow_field(each: StructField, field: str) -> pa.Field:
     return pa.field(each.name, _arrow_type(each.dataType, f"{field}.{each.name}"), each.nullable)
 

@@ -65,25 +65,30 @@ class Lives:
         owned: KeyRange = ALL_KEYS,
         **store: Any,
     ) -> None:
-        def new_store(shard: Shard) -> KeyedStore:
-            return KeyedStore(shard, index=index, **store)
-
-        def nothing(*_: Any) -> dict[str, int]:
-            return {}
-
         self.clock = clock or SteppedClock()
         self.owned = owned
-        self.subject = RecordedSubject(
-            directory, new_store=new_store, put=lambda *_: None, committed=nothing
-        )
         self.shard = FixedShard()
+        self.subject = self.new_subject(directory, index=index, **store)
         self.apart: list[pa.Table] = []
         self._processor = processor
-        self._settings = settings
+        self.settings = settings
         self._commits = 0
         self._store: Any = None
         self.run: KeyedRun
         self.reopen()
+
+    def new_subject(self, directory: Path, **parts: Any) -> RecordedSubject:
+        """Return the subject that makes the store of each life."""
+
+        def new_store(shard: Shard) -> KeyedStore:
+            return KeyedStore(shard, **parts)
+
+        def nothing(*_: Any) -> dict[str, int]:
+            return {}
+
+        return RecordedSubject(
+            directory, new_store=new_store, put=lambda *_: None, committed=nothing
+        )
 
     def with_processor(self, processor: Callable[[], KeyedProcessor]) -> Lives:
         """Live on as another version of the application; return itself."""
@@ -124,7 +129,7 @@ class Lives:
         """Return the transactions of a life that begins."""
         return KeyedRun(
             self._processor(),
-            self._settings,
+            self.settings,
             self._store,
             journals=(SOURCE,),
             clock=self.clock,
@@ -136,7 +141,7 @@ class Lives:
         out: list[Any] = []
         self.run.begin()
         if rows:
-            schema = self._settings.input_schema
+            schema = self.settings.input_schema
             columns = zip(*rows, strict=True)
             arrays = [
                 pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)

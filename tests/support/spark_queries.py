@@ -52,7 +52,10 @@ def query_conf(spark: SparkSession) -> Iterator[None]:
                 spark.conf.set(name, former)
 
 
-def _rows(batch: Sequence[tuple[str | None, int, str]]) -> list[tuple[str | None, datetime, str]]:
+def rows_of_batch(
+    batch: Sequence[tuple[str | None, int, str]],
+) -> list[tuple[str | None, datetime, str]]:
+    """Return the rows of a batch of a script, with times."""
     return [(name, datetime.fromtimestamp(at / 1000, UTC), what) for name, at, what in batch]
 
 
@@ -62,7 +65,7 @@ def on_spark(spark: SparkSession, directory: Path, script: Script) -> list[list[
     source.mkdir(parents=True)
     schema = arrow_schema(struct_of(SCHEMA, "schema"), "schema")
     for number, batch in enumerate(script.batches):
-        columns = zip(*_rows(batch), strict=True)
+        columns = zip(*rows_of_batch(batch), strict=True)
         arrays = [pa.array(each, type_) for each, type_ in zip(columns, schema.types, strict=True)]
         path = source / f"{number:05d}.parquet"
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
@@ -132,4 +135,4 @@ def on_a_shard(directory: Path, script: Script) -> list[list[tuple[Any, ...]]]:
 
 def _batch(lives: HostedLives, batch: Sequence[tuple[str | None, int, str]]) -> list[Any]:
     lives.clock.now_ms += 1_000
-    return lives.batch(*_rows(batch))
+    return lives.batch(*rows_of_batch(batch))

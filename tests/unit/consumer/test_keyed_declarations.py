@@ -117,6 +117,9 @@ def test_ddl_of_every_type_is_the_schema_that_spark_makes_of_it() -> None:
     )
 
 
+REQUIRED_ITEMS = pa.schema([("a", pa.list_(pa.field("item", pa.int32(), nullable=False)))])
+
+
 @pytest.mark.parametrize(
     "text", ["", "int", "a", "a int,", "a int b int", "a array<int", "a foo", "a int, a int", "a ;"]
 )
@@ -189,6 +192,14 @@ def test_value_that_does_not_fit_is_refused_where_it_is_written(
         ("a int, b string", "b string", (1, "x"), ("x",)),
         ("a int", "a long", (1,), (1,)),
         ("a long", "a double", (3,), (3.0,)),
+        ("a int", "a float", ((1 << 24) + 1,), (float(1 << 24),)),
+        ("a long", "a float", (-3,), (-3.0,)),
+        ("a float", "a double", (0.5,), (0.5,)),
+        ("a string", "a binary", ("é",), ("é".encode(),)),
+        ("a binary", "a string", (b"\xc3\xa9\xff",), ("é\ufffd",)),
+        ("a string, b int", "a binary, b int", (None, 1), (None, 1)),
+        (REQUIRED_ITEMS, "a array<int>", ([1, 2],), ([1, 2],)),
+        ("a int, b string", "c int, b string, a int", (1, "x"), (None, "x", 1)),
         (Point, "x long, y double", Point(1, 2.0), (1, 2.0)),
     ],
 )
@@ -223,6 +234,11 @@ def test_state_of_an_earlier_declaration_is_read_by_name(
         (lambda state: state.value("v", "a string"), "v.a: expected int32 as it is stored"),
         (lambda state: state.value("v", "a smallint"), "v.a: "),
         (lambda state: state.value("v", "a int, b int NOT NULL"), "v.b: expected a nullable type"),
+        (lambda state: state.value("v", "b int"), "v.b: expected the name a, as this field is"),
+        (lambda state: state.value("v", "b long"), "v.b: expected the name a, as this field is"),
+        (lambda state: state.value("v", "a boolean"), "v.a: expected int32 as it is stored"),
+        (lambda state: state.value("v", "a array<int>"), "v.a: expected int32 as it is stored"),
+        (lambda state: state.map("v", "k int", "a int"), "v: expected a ValueState, as it is"),
         (lambda state: state.list("v", "a int"), "v: expected a ValueState, as it is stored"),
     ],
 )
@@ -237,6 +253,50 @@ def test_declaration_that_cannot_read_what_is_stored_is_refused_at_the_start(
 
     with pytest.raises(ValidationError, match=error):
         done(tmp_path, declare, lambda v: v.update((1,)), lambda _: None)
+
+
+def test_rename_in_two_steps_is_a_removal_and_an_addition(tmp_path: Path) -> None:
+    """Rows of all three versions are read by name: what was removed before is another field, not a renamed one."""
+    declared = ["a int, b int", "b int", "c int, b int"]
+
+    def declare(state: StateHandle) -> Any:
+        return state.value("v", declared.pop(0) if len(declared) > 1 else declared[0])
+
+    found = done(
+        tmp_path, declare, lambda v: v.update((1, 2)), lambda v: v.get(), lambda v: v.get()
+    )
+    assert found[1:] == [(2,), (None, 2)]
+
+
+def test_stored_item_of_a_list_must_not_become_required(tmp_path: Path) -> None:
+    """Nulls may be stored in it, which the new type could not hold."""
+    declared: list[Any] = ["a array<int>", REQUIRED_ITEMS]
+
+    def declare(state: StateHandle) -> Any:
+        return state.value("v", declared.pop(0) if len(declared) > 1 else declared[0])
+
+    with pytest.raises(ValidationError, match=r"v\.a: expected list"):
+        done(tmp_path, declare, lambda v: v.update(([1, None],)), lambda _: None)
+
+
+def test_keys_of_other_types_than_those_stored_are_refused(tmp_path: Path) -> None:
+    """Rows of one kind of key would be read as another, or not at all; another name of the same type is none."""
+
+    def lives_with(key: str, rows: str) -> Lives:
+        return Lives(tmp_path / "lives", lambda: Doing(lambda state: state), settings_of(rows, key))
+
+    lives = lives_with(key="key string", rows=ROWS)
+    try:
+        lives.transact([("a", 1)])
+        for key, rows, fits in (("k string", "k string", True), ("key int", "key int", False)):
+            lives.settings = settings_of(rows, key)
+            if fits:
+                lives.reopen()
+                continue
+            with pytest.raises(ValidationError, match="key: expected the types string, as state"):
+                lives.reopen()
+    finally:
+        lives.end()
 
 
 def test_variables_and_timers_are_refused_outside_of_their_time(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The state of a stopped query of Spark's as an import that shards begin with."""

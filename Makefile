@@ -89,7 +89,7 @@ nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 # Operators of streams against SQL, and a death at each step.
 nightly-streams: ; STREAM_EXAMPLES=2000 $(PYTEST) -q --timeout 0 tests/property/consumer/test_streams_and_sql.py
-# Spark's processors on a real Spark and on shards: 200 traces a seed.
+# Spark's processors on a real Spark and on shards: 200 traces a seed; tests/spark/test_random_processors.py has one.
 nightly-keyed: ; KEYED_SEEDS=0:60 $(PYTEST) -q --timeout 0 tests/spark/random_queries.py
 nightly-examples: ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py
 # Queries that stop on a real Spark, and go on on shards.

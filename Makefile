@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 STUBS := $(VENV)/stubs
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto examples/fraud/fraud.proto
-SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto consumer/protocol/keyed.proto consumer/protocol/keys.proto \
+SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/elastic.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto consumer/protocol/keyed.proto consumer/protocol/keys.proto \
 	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto \
 	consumer/protocol/watch.proto
 BENCH ?= skeleton
@@ -99,6 +99,7 @@ nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks
+nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 $(PYTEST) -q tests/integration/consumer/test_splits.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.
 nightly-clients: ; $(PYTEST) -q tests/integration/consumer/go_client.py

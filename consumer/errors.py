@@ -93,6 +93,14 @@ class UnsupportedSpecError(ServiceError, ValidationError):
     """The spec requires something unsupported by this version: only another spec helps."""
 
 
+class SplitDelayedError(ServiceError):
+    """A split cannot go on now; it is tried again."""
+
+
+class SplitConflictError(ServiceError):
+    """A shard of a split's family was changed by another writer meanwhile, so nothing was changed: ask again."""
+
+
 class SourceReplacedError(ServiceError):
     """A source does not hold what the shard's checkpoint has read: continuing would skip messages."""
 

@@ -14,7 +14,13 @@ from broadsheet.cli.context_file import complete_contexts, context_values, read_
 from broadsheet.cli.errors import errors_in_one_line, option_values
 from broadsheet.cli.options import Group, command_options, option, options_from
 from broadsheet.cli.output.messages import say
-from broadsheet.consumer.client import AllocationClient, KeyedClient, RecoveryClient, ShardClient
+from broadsheet.consumer.client import (
+    AllocationClient,
+    ElasticClient,
+    KeyedClient,
+    RecoveryClient,
+    ShardClient,
+)
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.direct_fragments import DirectFragments
 from broadsheet.journals.transport import TransportPolicy
@@ -30,7 +36,9 @@ BY_URL: Final = DirectFragments()
 """Stored fragments are read by URLs of https, and no files."""
 
 
-ClientT = TypeVar("ClientT", ShardClient, AllocationClient, KeyedClient, RecoveryClient)
+ClientT = TypeVar(
+    "ClientT", ShardClient, AllocationClient, ElasticClient, KeyedClient, RecoveryClient
+)
 
 _FILE: Final = click.Path(path_type=Path)
 
@@ -104,6 +112,10 @@ class Connection:
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
         return self._to_members(AllocationClient)
+
+    def elastic(self) -> ElasticClient:
+        """Return a client of the members' Elastic service."""
+        return self._to_members(ElasticClient)
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""

@@ -96,6 +96,7 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
         **_verbs(
             "shards",
             {
+                "cancel-split": "Give a split up, as long as the new shard does not serve.",
                 "dead-letters": "List the messages that a shard left out, and why.",
                 "describe": "Show all that is known of a shard.",
                 "hints": "Print a shard's recovery hints.",
@@ -107,6 +108,8 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
                 "replay": "Publish messages that a shard left out once more.",
                 "reset-source": "Make a shard continue in a source that was replaced.",
                 "rewind": "Make a shard recover from a backup of its hints, or from its whole log.",
+                "split": "Divide the keys of a shard between it and a new one, while it serves.",
+                "splits": "Show the splits that are under way.",
                 "stat": "Show the progress of a shard, as its primary reports it.",
                 "unassign": "Restart shards.",
                 "wait": "Wait until each shard is as it should be.",

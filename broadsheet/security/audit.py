@@ -59,6 +59,22 @@ _AUDITED: Mapping[str, tuple[str, _Describe]] = {
         "cordon_members",
         lambda request: {"members": request.members, "cordoned": request.cordoned},
     ),
+    "/broadsheet.v1.ElasticService/SplitShard": (
+        "split_shard",
+        lambda request: (
+            None
+            if request.dry_run
+            else {"shard": request.shard, "at_group": request.at_group, "child": request.child}
+        ),
+    ),
+    "/broadsheet.v1.ElasticService/PrepareFork": (
+        "prepare_fork",
+        lambda request: {"shard": request.parent, "child": request.child},
+    ),
+    "/broadsheet.v1.ElasticService/CancelSplit": (
+        "cancel_split",
+        lambda request: {"child": request.child},
+    ),
     "/broadsheet.v1.RecoveryService/Prune": (
         "prune",
         lambda request: {"delay_seconds": request.delay_seconds},

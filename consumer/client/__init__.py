@@ -1,12 +1,13 @@
 """Clients of a member's services.
 
-`ShardClient`, `AllocationClient`, `RecoveryClient`, `StateClient` and `KeyedClient` run on an event loop.
-`SyncShardClient` needs none.
+`ShardClient`, `AllocationClient`, `ElasticClient`, `RecoveryClient`, `StateClient` and `KeyedClient` run on an event
+loop. `SyncShardClient` needs none.
 """
 
 from __future__ import annotations
 
 from broadsheet.consumer.client.allocation_client import AllocationClient as AllocationClient
+from broadsheet.consumer.client.elastic_client import ElasticClient as ElasticClient
 from broadsheet.consumer.client.keyed_client import (
     KeyedClient as KeyedClient,
     KeyedReadOptions as KeyedReadOptions,

@@ -126,6 +126,13 @@ def check_change(
                 f"labels {_LABELS} as `shardctl shards list --format yaml` shows them; `shardctl shards split` moves "
                 "keys",
             )
+        is_alone = len(members.get(wanted.family, ())) <= 1
+        if held is not None and is_of_family(held) and not is_of_family(spec) and not is_alone:
+            raise ValidationError(
+                f"changes[{index}].upsert.labels",
+                f"expected shard {spec.id} to keep the labels {_LABELS}, because family {wanted.family} has other "
+                "shards, or a split has begun",
+            )
         if held is None and wanted.fork_of:
             raise ValidationError(
                 f"changes[{index}].upsert.labels[{FORK_OF}]",

@@ -26,10 +26,12 @@ from broadsheet.consumer.keyed.state_rows import (
     TIMERS,
     entries_of,
     entries_replaced,
+    group_bytes,
     may_replace_entries,
 )
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
 from broadsheet.journals.message.checkpoint import segments_named
+from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _LOCAL: Final = META + b"\x00"
@@ -154,14 +156,15 @@ class CommittedIndex:
                 f"cannot write to its index: {error}; the commit is durable, and the next life goes on from it",
             ) from error
 
-    def view(self) -> CommittedRowsView:
-        """Return all rows as of the last commit; `drop` the view in the end."""
+    def view(self, owned: KeyRange = ALL_KEYS) -> CommittedRowsView:
+        """Return all rows of some groups as of the last commit; `drop` the view in the end."""
+        first, behind = group_bytes(owned.begin), group_bytes(owned.end)
         with self._lock:
             checkpoint = stored_checkpoint(self._fqn, self.checkpoint)
             return CommittedRowsView(
                 checkpoint,
-                self.rows.view(STATE, after_prefix(STATE)),
-                self.rows.view(TIMERS, after_prefix(TIMERS)),
+                self.rows.view(STATE + first, STATE + behind),
+                self.rows.view(TIMERS + first, TIMERS + behind),
             )
 
     @contextmanager

@@ -195,7 +195,7 @@ class StoreQueries:
         schema = picked(asked.info.schema, columns)
         if not 1 <= len(keys) <= KEYS_MAX:
             raise ValidationError("keys", f"expected 1 to {KEYS_MAX:,} keys, got {len(keys):,}")
-        places = [_place(asked, key, f"keys[{number}]") for number, key in enumerate(keys)]
+        places = [self._place(asked, key, f"keys[{number}]") for number, key in enumerate(keys)]
         found, numbers, size = [], list[int](), 0
         with self.store.reading() as (rows, checkpoint):
             for number, place in enumerate(places):
@@ -233,13 +233,24 @@ class StoreQueries:
         bounds = (_time("from_ms", wanted.from_ms, -_TIME_MAX), _time("until_ms", wanted.until_ms))
         with self.store.reading() as (rows, checkpoint):
             if wanted.key is not None:
-                due, cursor = _dues_of_key(rows, asked, wanted.key, page)
+                due, cursor = _dues_of_key(rows, asked, self._place(asked, wanted.key, "key"), page)
             else:
                 due, cursor = _due_page(rows, asked, bounds, page)
         due = [each for each in due if bounds[0] <= each[0] <= bounds[1]]
         if len(due) > size and wanted.key is not None:
             due, cursor = due[:size], sortable(due[size - 1][0] + 1)
         return KeyedPage(checkpoint=checkpoint, table=_due_table(asked, due), cursor=cursor)
+
+    def _place(self, asked: AskedTable, key: Sequence[Any], path: str) -> bytes:
+        place, owned = _place(asked, key, path), self.store.owned
+        if (group := int.from_bytes(place[:GROUP_BYTES])) not in owned:
+            # "Not there" would be believed, and the key may have state where it is owned.
+            raise ValidationError(
+                path,
+                f"expected a key of the groups {owned} of this shard, got one of group {group:04x}: ask the shard of "
+                "its family that owns it",
+            )
+        return place
 
     def _table(self, name: str) -> AskedTable:
         if not name and len(self.tables) == 1:
@@ -296,9 +307,8 @@ def _first_due(rows: RowSnapshot, family: bytes) -> int | None:
 
 
 def _dues_of_key(
-    rows: RowSnapshot, asked: AskedTable, key: Sequence[Any], page: KeyedPageOrder
+    rows: RowSnapshot, asked: AskedTable, place: bytes, page: KeyedPageOrder
 ) -> tuple[list[tuple[int, bytes]], bytes]:
-    place = _place(asked, key, "key")
     if page.cursor and len(page.cursor) != _TIME_BYTES:
         raise _strange_cursor()
     begin = from_sortable(page.cursor) if page.cursor else -_TIME_MAX

@@ -34,12 +34,13 @@ from broadsheet.consumer.keyed.grouping import (
 )
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
+from broadsheet.consumer.keyed.purge import Purge
 from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.registry import REGISTRY, REMOVAL, Registry, Removal
 from broadsheet.consumer.keyed.state_queries import AskedState
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, VARIABLE_BYTES, place_of
 from broadsheet.consumer.keyed.state_table import STATE_TABLE, TIMERS_COLUMN, StateTable
-from broadsheet.consumer.keyed.store import KeyedStore
+from broadsheet.consumer.keyed.store import PURGED, KeyedStore
 from broadsheet.consumer.keyed.ttl import SWEPT_BUSY, SWEPT_IDLE
 from broadsheet.consumer.keyed.txn_time import (
     TIMES,
@@ -56,7 +57,7 @@ from broadsheet.consumer.keyed.variables import CommittedRows, Current
 from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.wire.key_range import ALL_KEYS, KeyRange
+from broadsheet.wire.key_range import ALL_KEYS, KeyRange, group_of
 
 _log = structlog.get_logger()
 KEY_TYPES: Final = b"key"
@@ -145,7 +146,8 @@ class KeyedRun:
         )
         self._initial = initial if stored is None else None
         self._owned_now = owned
-        self._owned = owned()
+        self._owned = store.owned = owned()
+        self._purge = Purge.of(store.meta(PURGED), self._owned)
         self._tables: list[pa.Table] = []
         self.late_rows = 0
         """Rows that were not handled because they were late, in this life."""
@@ -189,7 +191,8 @@ class KeyedRun:
         self._current.batch_ms = self._times.batch_ms
         self._current.transaction += 1
         # A transaction has one range, though the spec may change while it runs.
-        self._owned = self._owned_now()
+        self._owned = self._store.owned = self._owned_now()
+        self._purge = self._purge.of_range(self._owned)
         self._tables = []
 
     def add(self, table: pa.Table, journal: str, set_apart: SetApart) -> None:
@@ -245,6 +248,7 @@ class KeyedRun:
         budget = SWEPT_BUSY if had_rows else SWEPT_IDLE
         self._sweep(budget)
         self._remove_rows(budget)
+        self._remove_foreign(budget)
         self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
 
     def next_txn_after(self) -> float | None:
@@ -254,7 +258,8 @@ class KeyedRun:
             return 0.0
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
         self.next_due_ms = next_due
-        backlog = Backlog(next_due, self._has_expired or bool(self._removal.numbers))
+        removes = bool(self._removal.numbers) or not self._purge.is_over
+        backlog = Backlog(next_due, self._has_expired or removes)
         after = next_txn_after_ms(
             self._times, settings.mode, settings.rules, backlog, self._now_ms()
         )
@@ -283,6 +288,14 @@ class KeyedRun:
             raise ValidationError("name", f"expected one of {known}; got {name!r}")
         current = Current()
         current.key = self._settings.key.encode(key)
+        owned = self._owned_now()
+        if group_of(current.key) not in owned:
+            # What is left of it here is of before a split.
+            raise ValidationError(
+                "key",
+                f"expected one of the groups {owned} of this shard, got group {group_of(current.key):04x}: ask the "
+                "shard of its family that owns it",
+            )
         current.place = place_of(current.key)
         current.batch_ms = self._now_ms()
         return variable.over(CommittedRows(self._store), current).committed()
@@ -483,6 +496,18 @@ class KeyedRun:
         is_over = len(found) < budget
         self._removal = Removal() if is_over else Removal(removal.numbers, found[-1][0] + b"\x00")
         self._store.put_meta(REMOVAL, self._removal.encode())
+
+    def _remove_foreign(self, budget: int) -> None:
+        """Remove rows of keys that a split has given away, as far as the budget goes."""
+        purge = self._purge
+        if purge.is_over:
+            return
+        found, behind = self._store.foreign_rows(purge.begin, budget)
+        for name, _ in found:
+            _, end = self._settings.key.decode(name, 1 + GROUP_BYTES)
+            self._store.put(name[1:end], name[end:], None)
+        self._purge = purge.advanced(behind)
+        self._store.put_meta(PURGED, self._purge.encode())
 
     def _time(self) -> TxnTime:
         watermark = self._times.watermark_ms if self._settings.event_time else -1

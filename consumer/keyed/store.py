@@ -27,6 +27,7 @@ from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.keyed.committed_index import CommittedIndex, CommittedRowsView
 from broadsheet.consumer.keyed.entry_index import EntryIndex
 from broadsheet.consumer.keyed.follower import INDEX_DIRECTORY, KeyedFollower
+from broadsheet.consumer.keyed.purge import OwnedRows, Purge
 from broadsheet.consumer.keyed.recording import (
     GROUPS_PER_RANGE,
     SNAPSHOT_BYTES_MIN,
@@ -66,6 +67,7 @@ from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whol
 from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.key_range import ALL_KEYS, KeyRange, group_of
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
@@ -76,6 +78,10 @@ _PART_ROWS: Final = 1024
 """Rows of a part of a snapshot: what a commit may wait for."""
 _LOOKS_MAX: Final = 4
 """Looks for due timers in one transaction, while entries are found that are none."""
+FORKED: Final = b"fork"
+"""What is kept of no key: the attempt by which a split made this shard, once its first transaction has begun."""
+PURGED: Final = b"purged"
+"""What is kept of no key: the range of groups outside of which no rows are left, or how far their removal is."""
 _TIMERS_SUFFIX: Final = b""
 """Stands in the cache for the row of a key's timers."""
 
@@ -132,6 +138,8 @@ class KeyedStore:
         self._index: CommittedIndex | None = None
         self._failure: BaseException | None = None
         self._closed = False
+        self.owned = ALL_KEYS
+        """Groups whose rows count; rows of others, which a split has given away, are removed in time."""
         self._begin(MemoryIndex())
 
     def _begin(self, index: RowIndex) -> None:
@@ -238,6 +246,48 @@ class KeyedStore:
         found = self._required().scan(STATE + begin, after_prefix(STATE), limit)
         return [(name[1:], row) for name, row in found]
 
+    def foreign_rows(
+        self, begin: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return rows of keys that are not owned, as of the last commit, and where to go on; None: these were the last.
+
+        Args:
+            begin: Where an earlier call said; empty: at the beginning.
+            limit: Rows at most.
+
+        Returns:
+            (family, group, key and suffix; row) of each.
+        """
+        found: list[tuple[bytes, bytes]] = []
+        for first, end in self._foreign_ranges():
+            at = max(first, begin)
+            while at < end:
+                part = self._required().scan(at, end, limit - len(found))
+                found += part
+                if len(found) >= limit:
+                    return found, found[-1][0] + b"\x00"
+                if not part:
+                    break
+                at = part[-1][0] + b"\x00"
+        return found, None
+
+    def _foreign_ranges(self) -> list[tuple[bytes, bytes]]:
+        """Return where rows of groups lie that are not owned, ascending."""
+        owned = self.owned
+        ranges = []
+        for family in sorted((STATE, TIMERS)):
+            ranges.append((family, family + group_bytes(owned.begin)))
+            ranges.append((family + group_bytes(owned.end), after_prefix(family)))
+        return [(begin, end) for begin, end in ranges if begin < end]
+
+    def is_purged(self, owned: KeyRange) -> bool:
+        """Report whether no rows of other groups are left, as of the last durable commit; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        return Purge.of(self._required().get_many([META + PURGED])[0], owned).is_over
+
     def meta(self, name: bytes) -> bytes | None:
         """Return what is kept of no key under a name."""
         if name in self._meta:
@@ -304,13 +354,17 @@ class KeyedStore:
             self.prefetch(list({place_of(key) for _, key in entries}))
             timers, stale = list[tuple[int, bytes]](), list[tuple[int, bytes]]()
             for expiry, key in entries:
-                (timers if expiry in self.expiries(key) else stale).append((expiry, key))
+                is_due = expiry in self.expiries(key) and self._is_owned(key)
+                (timers if is_due else stale).append((expiry, key))
             for expiry, key in stale:
                 self._due.remove(due_entry(expiry, key))
             if not stale or not more:
                 break
             # The index may have entries too many, after a making of it: others take their places, and none is a storm.
         return timers[:limit], more or len(timers) > limit
+
+    def _is_owned(self, key: bytes) -> bool:
+        return self.owned.is_all or group_of(key) in self.owned
 
     def next_timer_ms(self) -> int | None:
         """Return the earliest expiry of any timer; None if there is none."""
@@ -360,7 +414,7 @@ class KeyedStore:
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
-        view = self._committed().view()
+        view = self._committed().view(self.owned)
         try:
             yield view
         finally:
@@ -374,8 +428,9 @@ class KeyedStore:
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
-        with self._committed().reading() as read:
-            yield read
+        with self._committed().reading() as (rows, checkpoint):
+            owned = self.owned
+            yield (rows if owned.is_all else OwnedRows(rows, owned)), checkpoint
 
     def size(self) -> tuple[int, int]:
         """Return the number of rows and their bytes, about, in constant time; on any thread.
@@ -412,7 +467,14 @@ class KeyedStore:
         index = self._committed()
         self._begin(index.rows)
         checkpoint = stored_checkpoint(self._fqn, index.checkpoint)
-        return whole_checkpoint(self._fqn, checkpoint, index.segments)
+        whole = whole_checkpoint(self._fqn, checkpoint, index.segments)
+        fork = self._local_state.fork.encode()
+        if fork and self.meta(FORKED) != fork:
+            # All that the parent committed was acknowledged before the fork, and acknowledgements are its own: what it
+            # sent elsewhere would be sent twice.
+            whole.ClearField("ack_intents")
+            self.put_meta(FORKED, fork)
+        return whole
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]

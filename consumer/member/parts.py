@@ -46,6 +46,7 @@ from broadsheet.consumer.rpc.allocation_api import (
 )
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.cordon import Cordon
+from broadsheet.consumer.rpc.elastic_api import ElasticApi, PeerParentCaller
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.key_api import KeyApi
 from broadsheet.consumer.rpc.keyed_api import KeyedApi
@@ -87,6 +88,7 @@ from broadsheet.serving.standard_services import (
     standard_handlers,
 )
 from broadsheet.wire.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
+from broadsheet.wire.elastic_pb2_grpc import add_ElasticServiceServicer_to_server
 from broadsheet.wire.keyed_pb2_grpc import add_KeyedServiceServicer_to_server
 from broadsheet.wire.keys_pb2_grpc import add_KeyServiceServicer_to_server
 from broadsheet.wire.peer_pb2_grpc import add_PeerServiceServicer_to_server
@@ -168,8 +170,9 @@ def compose(given: Surroundings) -> MemberParts:
     membership = LocalMember(config.member_id, key_space, given.etcd)
     deaths = _death_records(given)
     move_log = _move_log(given, keys)
-    local_shards = _local_shards(given, key_space, deaths, move_log)
     peers = Peers(config.tls)
+    parents = PeerParentCaller(key_space, peers, _auth(config))
+    local_shards = _local_shards(given, key_space, deaths, move_log, parents)
     resolver = ShardResolver(
         key_space,
         local_shards,
@@ -340,7 +343,11 @@ def _move_log(given: Surroundings, keys: Keys) -> MoveLog:
 
 
 def _local_shards(
-    given: Surroundings, key_space: KeySpace, deaths: CrashHistory, move_log: MoveLog
+    given: Surroundings,
+    key_space: KeySpace,
+    deaths: CrashHistory,
+    move_log: MoveLog,
+    parents: PeerParentCaller,
 ) -> LocalShards:
     environment = ShardEnvironment(
         application=given.application,
@@ -353,6 +360,7 @@ def _local_shards(
         deaths=deaths,
         rollbacks=RollbackRecords(given.etcd, AuxiliaryKeys(given.config.root)),
         state_directory=given.state_directory,
+        parents=parents,
         move_log=move_log,
         config=given.config.shards,
     )
@@ -416,6 +424,10 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         hot_standbys_max=config.hot_standbys_max,
     )
     both(add_AllocationServiceServicer_to_server, allocation_api)
+    elastic_api = ElasticApi(
+        parts.membership, parts.local_shards, given.journals, given.application
+    )
+    both(add_ElasticServiceServicer_to_server, elastic_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
     add_RecoveryServiceServicer_to_server(recovery_api, server)
     states = StateReader(

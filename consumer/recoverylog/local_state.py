@@ -31,6 +31,8 @@ class LocalState:
     """Where the application keeps the files of shards without a log; not used, because this one has a log."""
     follower: StandbyFollower | None = None
     """The follower of these files while this was a standby, if the application has one."""
+    fork: str = ""
+    """The attempt by which a split made this shard of another one's files; empty: none did."""
 
     @property
     def temporary(self) -> bool:

@@ -104,6 +104,10 @@ class Playback:
         """Number of these bytes still to come; 0 if the next raw bytes belong to no file."""
         self.handed_over = False
         """Whether the operation of the new author applied, so that everything is recovered."""
+        self.mark = ""
+        """Path of a property; the operation that sets it is the last that is played. Empty: none is."""
+        self.marked = False
+        """Whether that operation applied."""
         self.strayed = 0
         """Number of operations, since the newest one that took its number, that follow from another history: their
         recorder knew of operations that we do not have."""
@@ -198,7 +202,7 @@ class Playback:
             # A part of the span was fed before; only the rest is new.
             content = content[self._fed_to - offset :]
             offset = self._fed_to
-        while content and not self.handed_over:
+        while content and not (self.handed_over or self.marked):
             self._fed_to = offset + len(content)
             for found in self._decoder.feed(content):
                 if isinstance(found, DecodedOp):
@@ -219,7 +223,7 @@ class Playback:
 
     def _must_stop(self) -> bool:
         """Tell whether the playback is done, or continues elsewhere; called often, so it caches the current segment."""
-        if self.handed_over:
+        if self.handed_over or self.marked:
             return True
         segments = self.fsm.hinted_segments
         if not segments or segments[0] is self._entered or self._decoder.raw_bytes:
@@ -289,7 +293,9 @@ class Playback:
         elif op.HasField("unlink"):
             if op.unlink.fnode not in self.fsm.fnodes:
                 changes.append(RemoveFile(op.unlink.fnode))
-        elif not op.HasField("link") and not op.HasField("property"):
+        elif op.HasField("property"):
+            self.marked = bool(self.mark) and op.property.path == self.mark
+        elif not op.HasField("link"):
             self._on_turn_only(op)
 
     def _on_turn_only(self, op: RecordedOp) -> None:

@@ -20,11 +20,14 @@ another author: were it ours, it would give the log back to us when others have 
 One enum says what is decided about the end; it never goes back, whatever is asked for late or twice:
 
     PLAYING ── stop_at_head ──► STOPPING ── all is played ───────────────────────► FINISHED
-       │                           │ hand_over                                      ▲    ▲
-       └─────── hand_over ─────────┴─► HANDING_OVER ── our operation is played ─────┘    │
-                                       ▲    │                                            │
-                                       │    └── it took the fence ──► FENCED ── all before it is played, or it is
-                                       └──── a fork stands before it ───┘
+     │ │                           │ hand_over                                    ▲ ▲    ▲
+     │ └─────── hand_over ─────────┴─► HANDING_OVER ── our operation is played ───│─┘    │
+     │                                 ▲    │                                     │      │
+     │                                 │    └── it took the fence ──► FENCED ── all before it is played, or it is
+     │                                 └──── a fork stands before it ───┘         │
+     └── the operation that `stop_at_mark` names is played ───────────────────────┘
+
+The last of these ends without a trace in the log, whose recorder goes on: behind the mark nothing is played.
 
 `tailing` is beside it: set at the first head, in whatever state. Only the event loop moves the state, because requests
 arrive there while the thread plays.
@@ -108,7 +111,9 @@ class PlayerState(Enum):
 
 
 _NEXT: Final[Mapping[PlayerState, frozenset[PlayerState]]] = {
-    PlayerState.PLAYING: frozenset({PlayerState.STOPPING, PlayerState.HANDING_OVER}),
+    PlayerState.PLAYING: frozenset(
+        {PlayerState.STOPPING, PlayerState.HANDING_OVER, PlayerState.FINISHED}
+    ),
     PlayerState.STOPPING: frozenset({PlayerState.HANDING_OVER, PlayerState.FINISHED}),
     PlayerState.HANDING_OVER: frozenset({PlayerState.FENCED, PlayerState.FINISHED}),
     PlayerState.FENCED: frozenset({PlayerState.HANDING_OVER, PlayerState.FINISHED}),
@@ -166,6 +171,8 @@ class Player:
         self._lost_ends: dict[str, tuple[int, int]] = {}
         """Bytes [begin, end) before a log's head that the broker has lost."""
         self._author = 0
+        self._mark = ""
+        """Path of the property behind which the playback ends; empty: of none."""
         self._injected_at = -1
         """Where our newest operation stands that is to hand the log over."""
         self._state = PlayerState.PLAYING
@@ -212,6 +219,17 @@ class Player:
             self._move(PlayerState.STOPPING)
         self._tell("stop_at_head")
         self._end()
+
+    def stop_at_mark(self, path: str) -> None:
+        """Have `run` return behind the operation that sets a property, which was not recorded yet.
+
+        What its recorder appends behind it is not played. If it is to be handed over before, that is done.
+
+        Args:
+            path: Of the property.
+        """
+        self._mark = self._playback.mark = path
+        self._tell("stop_at_mark", path)
 
     def _end(self) -> None:
         self._copies.refuse()
@@ -369,6 +387,8 @@ class Player:
             await thread.run(partial(self._play_spans, spans))
             if self._playback.handed_over:
                 await self._on_handed_over()
+            elif self._playback.marked:
+                await self._on_marked()
             self._go_on(feeds)
             self.progress.on_played(
                 self._playback.position.offset,
@@ -397,7 +417,8 @@ class Player:
         for span in spans:
             self._play_span(span)
             seek = self._playback.seek
-            if self._playback.handed_over or (seek is not None and seek.log != log):
+            ended = self._playback.handed_over or self._playback.marked
+            if ended or (seek is not None and seek.log != log):
                 break
 
     def _play_span(self, span: ReadSpan) -> None:
@@ -498,6 +519,22 @@ class Player:
             self._move(PlayerState.FINISHED)
             self._tell("handed over")
 
+    async def _on_marked(self) -> None:
+        if await self._must_play_on():
+            return
+        if self._playback.fork is not None:
+            # Who follows another branch than the log's recorder would make a shard of what was never committed.
+            raise RecoveryLogError(
+                self._log,
+                f"it has a fork, so what stands before {self._mark} is not known for sure",
+            )
+        if not self._playback.complete:
+            raise LogDataLossError(
+                self._log, f"{self._mark} stands before what the hints name: {self._why_short()}"
+            )
+        self._move(PlayerState.FINISHED)
+        self._tell("marked")
+
     async def _must_play_on(self) -> bool:
         """Tell whether the log has a fork, and more is to be played: up to where the registers were read, or all again.
 
@@ -576,6 +613,7 @@ class Player:
     def _go_back(self) -> None:
         """Begin once more, on the branch that was chosen."""
         self._playback = Playback(self._hints, self._passed_over, self._decided_forks)
+        self._playback.mark = self._mark
         self._injected_at, self._plays_again = -1, False
         self._look, self._is_undecided = None, False
 

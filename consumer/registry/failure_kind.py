@@ -29,6 +29,7 @@ from broadsheet.consumer.errors import (
     ShardHeldBackError,
     ShardStoppedError,
     SourceDataLossError,
+    SplitDelayedError,
     StoreUnavailableError,
     UnsupportedSpecError,
 )
@@ -90,6 +91,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
             ResolverStoppedError,
             RpcFailedError,
             ShardStoppedError,
+            SplitDelayedError,
             StoreUnavailableError,
             ConnectionError,
             TimeoutError,

@@ -23,7 +23,7 @@ from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
-from broadsheet.wire.labels import ID, LabelMatcher, weight_thousandths
+from broadsheet.wire.labels import FORK_OF, ID, LabelMatcher, values_of, weight_thousandths
 from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from broadsheet.wire.validation_shard import (
     validate_consumer_spec,
@@ -64,7 +64,8 @@ class ShardItem:
         """Return the item of a valid spec; `encoded` is its encoding, if there is one."""
         return cls(
             encoded=spec.SerializeToString() if encoded is None else encoded,
-            hot_standbys=spec.hot_standbys,
+            # A fork has nothing to stand by for: its parent serves its keys until it is committed.
+            hot_standbys=0 if values_of(spec.labels, FORK_OF) else spec.hot_standbys,
             disable=spec.disable,
             weight_thousandths=weight_thousandths(spec.labels),
             hot_standbys_max=hot_standbys_max,

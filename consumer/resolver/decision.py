@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from broadsheet.allocator.etcd.api import Header as EtcdHeader
 from broadsheet.allocator.model import Assignment, Item, Member, MemberId
+from broadsheet.consumer.elastic.family import is_fork
 from broadsheet.consumer.registry.key_space import (
     PRIMARY_SLOT,
     is_visible,
@@ -205,7 +206,8 @@ def _status(
 ) -> Status.ValueType:
     if spec is None:
         return Status.SHARD_NOT_FOUND
-    if primary is None:
+    # The replica of a fork follows its parent, which serves the fork's keys.
+    if primary is None or is_fork(spec):
         return Status.NO_SHARD_PRIMARY
     if primary != local_id and not may_proxy:
         return Status.NOT_SHARD_PRIMARY

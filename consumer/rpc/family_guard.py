@@ -69,10 +69,7 @@ class FamilyGuard:
         members: dict[str, list[ShardSpec]] = {}
         for family in sorted(families):
             key = family_key(self._keys.root, family)
-            found = (await self._etcd.get_range(key)).kvs
-            revision = found[0].mod_revision if found else 0
-            # The mirror must be as new as the key that all changes of the family write.
-            await self._key_space.read_back(revision)
+            revision = await self.seen_revision(family)
             members[family] = [
                 spec for spec in self.members_of(family) if is_visible(spec, allowed)
             ]
@@ -89,6 +86,16 @@ class FamilyGuard:
         )
         require_bound(guarded, what=f"{len(changes)} changes", field_name="changes")
         return guarded
+
+    async def seen_revision(self, family: str) -> int:
+        """Return the revision of a family's key, 0 if it is absent, once the mirror shows all shards of then.
+
+        Each transaction that changes them writes the key, so a mirror that is as new lacks none.
+        """
+        found = (await self._etcd.get_range(family_key(self._keys.root, family))).kvs
+        revision = found[0].mod_revision if found else 0
+        await self._key_space.read_back(revision)
+        return revision
 
     def members_of(self, family: str) -> list[ShardSpec]:
         """Return the shards of a family in the mirror, by their ranges; forks last."""

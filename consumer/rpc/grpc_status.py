@@ -44,6 +44,8 @@ from broadsheet.consumer.errors import (
     ResolverStoppedError,
     ShardError,
     ShardNotFoundError,
+    SplitConflictError,
+    SplitDelayedError,
     StateNotShownError,
 )
 from broadsheet.journals.errors import (
@@ -115,9 +117,11 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (CommitFencedError, grpc.StatusCode.ABORTED),
     (RegisterMismatchError, grpc.StatusCode.ABORTED),
     (ApplyConflictError, grpc.StatusCode.ABORTED),
+    (SplitConflictError, grpc.StatusCode.ABORTED),
     (ResolverStoppedError, grpc.StatusCode.UNAVAILABLE),
     (LeaseLostError, grpc.StatusCode.UNAVAILABLE),
     (ShardError, grpc.StatusCode.UNAVAILABLE),
+    (SplitDelayedError, grpc.StatusCode.UNAVAILABLE),
     (EtcdUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (EndpointError, grpc.StatusCode.UNAVAILABLE),
     (JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),

@@ -16,6 +16,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.consumer.application import Application
+from broadsheet.consumer.elastic.flip import HeldKey
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.input_queue import ReadAhead
 from broadsheet.consumer.shard.metrics import ShardMetrics
@@ -31,6 +32,7 @@ from broadsheet.journals.message.publisher import CARRIED_BYTES_MAX
 from broadsheet.journals.message.sequencer import PRODUCERS_BYTES_MAX
 from broadsheet.journals.pipelining import TokenSource
 from broadsheet.runtime.clock import Clock
+from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 
 
 class RevisionWaiter(Protocol):
@@ -38,6 +40,19 @@ class RevisionWaiter(Protocol):
 
     async def wait_for_revision(self, revision: int) -> None:
         """Return once the mirror has applied `revision` or a later one."""
+        ...
+
+
+class ParentCaller(Protocol):
+    """Reaches the primary of a shard that is split, wherever it is."""
+
+    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> HeldKey:
+        """Have it rest; return its assignment.
+
+        Raises:
+            SplitDelayedError: it does not rest now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
         ...
 
 
@@ -138,6 +153,8 @@ class ShardEnvironment:
     rollbacks: RollbackRecords
     state_directory: Path
     """Of this process: where shards with a recovery log keep their files. What is below may be lost at any time."""
+    parents: ParentCaller | None = None
+    """Reaches the primaries of shards that are split; without one no split goes on here."""
     move_log: MoveLog | None = None
     """Where it is noted that a shard gives its assignment up; nowhere, without one."""
     config: ShardConfig = field(default_factory=ShardConfig)

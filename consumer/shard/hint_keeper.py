@@ -19,6 +19,7 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignmentSource
@@ -53,9 +54,10 @@ class HintKeeper:
         self._spec = spec
         self._assignment = assignment
         self._environment = environment
-        self._rotated = not recovered.live_nodes
+        # Hints of a parent's log would be refused in a fork's backups, and with them every later recovery.
+        self._rotated = not recovered.live_nodes or recovered.log != recovery_log_of(spec)
         """Whether what was recovered from is among the backups; a shard's first life has nothing to go back to yet."""
-        self._has_backup = bool(recovered.live_nodes)
+        self._has_backup = not self._rotated
         self._stored_at_bytes = -1
         self._stored_at_monotonic_seconds = 0.0
 

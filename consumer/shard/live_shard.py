@@ -27,7 +27,13 @@ import structlog
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.state.load import Lag
 from broadsheet.consumer.application import FollowingApplication
-from broadsheet.consumer.errors import AssignmentLostError, ShardHeldBackError
+from broadsheet.consumer.elastic.family import is_fork
+from broadsheet.consumer.elastic.flip import HeldKey
+from broadsheet.consumer.errors import (
+    AssignmentLostError,
+    ShardHeldBackError,
+    SplitDelayedError,
+)
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -35,6 +41,9 @@ from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.forking import Forking, stored_spec
+from broadsheet.consumer.shard.hint_keeper import HintKeeper
+from broadsheet.consumer.shard.holding import HoldOrder
 from broadsheet.consumer.shard.primary import PrimaryAttempt
 from broadsheet.consumer.shard.progress import Usage
 from broadsheet.consumer.shard.recovery import Recovery
@@ -57,7 +66,9 @@ from broadsheet.consumer.shard.supervision import (
 from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.clock_watch import ClockWatch
+from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.labels import FORK_OF, value_of
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 _log = structlog.get_logger()
@@ -268,6 +279,17 @@ class LiveShard:
             return None
         return await self._recovery.follow_through()
 
+    async def prepare_fork(self, order: HoldOrder) -> HeldKey:
+        """Rest for an attempt of a fork; return our assignment, by which the child commits.
+
+        Raises:
+            SplitDelayedError: not now: we do not serve, or rest already.
+            ServiceError: the log cannot be written, or etcd does not answer.
+        """
+        if not self.is_ready or self._stopping:
+            raise SplitDelayedError(f"shard {self.id} does not serve here now")
+        return await self._attempt.holding.prepare(order)
+
     def acquire(self) -> ShardReference:
         """Take a reference to the current attempt, without waiting.
 
@@ -361,6 +383,8 @@ class LiveShard:
         """
         self._spec_changed.clear()
         self._stood_by = False
+        if is_fork(self._spec):
+            return await self._become_fork()
         if not has_recovery_log(self._spec):
             await self._stand_by(None)
             return await self._attempt.run(self._serve_primary, None)
@@ -380,10 +404,77 @@ class LiveShard:
             await recovery.discard()
         return cause
 
+    async def _become_fork(self) -> BaseException | None:
+        """Follow the parent, commit the fork, then serve as primary until that ends; return the cause."""
+        # There is one replica of a fork; another one waits for what becomes of the spec.
+        async with TaskGroup() as group:
+            waits = [
+                group.start_soon(event.wait(), name=f"fork {self.id}")
+                for event in (self._promoted, self._spec_changed)
+            ]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            group.stop()
+        if not (self.primary and is_fork(self._spec)):
+            error = SplitDelayedError("it is no fork any more, or another replica makes it one")
+            self._attempt.terminal.set_result(error)
+            return error
+        try:
+            parent, _ = await stored_spec(self._environment, value_of(self._spec.labels, FORK_OF))
+        except ServiceError as error:
+            self._attempt.terminal.set_result(error)
+            return error
+        recovery = Recovery(
+            self._spec,
+            lambda: self._assignment,
+            self._environment,
+            self._new_follower,
+            parent=parent,
+        )
+        try:
+            async with TaskGroup() as group:
+                self._recovery = recovery
+                recovery.start(group)
+                telling = group.start_soon(self._tell_following(recovery), name=f"fork {self.id}")
+                cause = await self._fork_and_serve(recovery, parent.id, telling)
+                group.stop()
+        finally:
+            self._recovery = None
+            await recovery.discard()
+        return cause
+
+    async def _fork_and_serve(
+        self, recovery: Recovery, parent: str, telling: asyncio.Task[None]
+    ) -> BaseException | None:
+        forking = Forking(self, self._environment, recovery, parent)
+        try:
+            async with TaskGroup() as group:
+                group.start_soon(forking.report(), name=f"report fork {self.id}")
+                keeper = await forking.commit()
+                group.stop()
+        except Exception as error:
+            self._attempt.terminal.set_result(error)
+            return error
+        finally:
+            telling.cancel()
+
+        async def kept() -> HintKeeper:
+            return keeper
+
+        return await self._attempt.run(self._serve_primary, kept)
+
+    async def _tell_following(self, recovery: Recovery) -> None:
+        """Report BACKFILL while the parent's files lag, then STANDBY: a fork is as ready as it can be."""
+        if not self._supervision.failures:
+            await self._status.replace(ReplicaStatus(code=ReplicaStatus.BACKFILL))
+        await recovery.tailing.wait()
+        await self._status.replace(ReplicaStatus(code=ReplicaStatus.STANDBY))
+
     def _new_follower(self, directory: Path) -> StandbyFollower | None:
         application = self._environment.application
-        # A primary's store makes what it needs while it opens the files, in one pass.
-        if self.primary or not isinstance(application, FollowingApplication):
+        if not isinstance(application, FollowingApplication):
+            return None
+        # A primary's store makes what it needs while it opens the files, in one pass; a fork's, while it follows.
+        if self.primary and not is_fork(self._spec):
             return None
         return application.new_follower(self, directory)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from broadsheet.allocator.model import Assignment
-from broadsheet.consumer.application import DividedByKey, SegmentKeeper, Shard, Store
+from broadsheet.consumer.application import DividedByKey, SegmentKeeper, Store
 from broadsheet.consumer.errors import (
     ApplicationError,
     ShardStoppedError,
@@ -32,6 +32,7 @@ from broadsheet.consumer.shard.crash_loop import DeathRecord
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
+from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.consumer.shard.input_queue import InputBounds
 from broadsheet.consumer.shard.progress import (
     ACKNOWLEDGED,
@@ -40,7 +41,8 @@ from broadsheet.consumer.shard.progress import (
     Progress,
     Usage,
 )
-from broadsheet.consumer.shard.replica_status import prove_assignment
+from broadsheet.consumer.shard.purge_watch import PurgeWatch
+from broadsheet.consumer.shard.replica_status import AssignedShard, prove_assignment
 from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks
 from broadsheet.consumer.shard.rollback.records import HeldRecords
 from broadsheet.consumer.shard.sources import Sources
@@ -130,7 +132,7 @@ class PrimaryAttempt:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: AssignedShard,
         assignment: Callable[[], Assignment],
         environment: ShardEnvironment,
         dead_letters: DeadLetters,
@@ -160,6 +162,11 @@ class PrimaryAttempt:
         self._reading: TaskGroup | None = None
         self._appends: AppendService | None = None
         self._stopping = False
+        self._rests = False
+        """Transactions were asked to rest, also those of the next machine."""
+        self.holding = ForkHolding(shard, environment, self)
+        """Rests the transactions while a fork takes over a part of the keys."""
+        self._purge_watch = PurgeWatch(shard, environment)
         self.store: Store | None = None
         """Set while the attempt serves and is torn down."""
         self.progress = Progress(
@@ -293,8 +300,34 @@ class PrimaryAttempt:
         self._loop.post(tx.StopRequested())
         return True
 
+    def rest(self) -> asyncio.Event:
+        """Have no transaction begin; return what is set once all is durable and acknowledged."""
+        self._rests = True
+        self._achievements.held.clear()
+        if self._loop is not None:
+            self._loop.post(tx.HoldRequested())
+        return self._achievements.held
+
+    def go_on(self) -> None:
+        """Let transactions begin again."""
+        self._rests = False
+        if self._loop is not None:
+            self._loop.post(tx.HoldReleased())
+
+    async def on_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return `function(*args)`, run on the worker thread between batches.
+
+        Raises:
+            ShardStoppedError: it has ended.
+        """
+        if self.ended or self._worker is None:
+            raise self.stopped_error()
+        return await self._worker.run(function, *args)
+
     def on_spec_changed(self, *, sources_changed: bool) -> None:
         """Adopt a newer spec: limits from the next transaction on; sources by reading again at the next commit."""
+        self.holding.on_spec_changed()
+        self._purge_watch.on_spec_changed()
         if self._loop is None:
             return
         self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec)))
@@ -365,6 +398,7 @@ class PrimaryAttempt:
     async def _become_ready(self, parts: _Parts, restored: _Restored) -> None:
         """Check the sources first, because callers must never see a store whose sources were replaced."""
         await parts.sources.check(restored.checkpoint)
+        await self.holding.forget_former()
         self.progress.update(read_through_of(restored.checkpoint), {})
         self.ready_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
         self.ready.set_result(None)
@@ -384,6 +418,8 @@ class PrimaryAttempt:
         if restored.hints is not None:
             group.start_soon(restored.hints.run(), name=f"hints {shard.id}")
         group.start_soon(parts.rollbacks.run(), name=f"rollbacks {shard.id}")
+        group.start_soon(self.holding.run(), name=f"rest {shard.id}")
+        group.start_soon(self._purge_watch.run(restored.store), name=f"purge {shard.id}")
         committed = self._achievements.first_committed
         group.start_soon(parts.sources.drop_resets(committed), name=f"resets {shard.id}")
 
@@ -499,6 +535,7 @@ class PrimaryAttempt:
             limits=limits_of(spec),
             delivery=delivery_to(self._environment.application),
             wake_at=await self._first_wake(services),
+            holds=self._rests,
         )
         with self._environment.read_ahead.share(self._shard.fqn) as share:
             read_ahead = InputBounds(

@@ -188,6 +188,8 @@ class AttemptCounters:
         """Completed."""
         self.first_committed = asyncio.Event()
         """Set once a transaction of this attempt is complete."""
+        self.held = asyncio.Event()
+        """Set once transactions rest because a hold was asked for."""
 
     def on_achieved(
         self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
@@ -231,6 +233,10 @@ class AttemptCounters:
                     begin=record.begin,
                     end=record.end,
                 )
+
+    def on_held(self) -> None:
+        """Tell that transactions rest."""
+        self.held.set()
 
     def on_replayed(self, journal: str, messages: int) -> None:
         """Count messages that were read again."""

@@ -2,6 +2,7 @@
 
     standby     play the log into a directory of our own, and go on playing
     promoted    take the log over: fence it, play what is left, open the files where they are
+    fork        play another shard's log up to a mark, and go on in our own log from there
 
 A recovery is used once. A primary that failed starts another, from the log as it is then.
 
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import structlog
 
+from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.elastic.fork import attempt_of_fork
 from broadsheet.consumer.recoverylog.fence import author_from
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
@@ -34,6 +37,7 @@ from broadsheet.journals.errors import ContentTypeError
 from broadsheet.journals.pipelining import TokenSource
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
 
 AUTHOR_BYTES = 8
@@ -50,6 +54,8 @@ class Recovery:
         assignment: AssignmentSource,
         environment: ShardEnvironment,
         new_follower: Callable[[Path], StandbyFollower | None] = lambda _: None,
+        *,
+        parent: ShardSpec | None = None,
     ) -> None:
         """Make a recovery, on the event loop.
 
@@ -58,11 +64,14 @@ class Recovery:
             assignment: Returns ours as last observed.
             environment: The services and limits of this process.
             new_follower: Returns what follows the files in a directory until the log is taken over, if anything does.
+            parent: The shard of which this one becomes a fork: its log is played. None: our own log is.
         """
         self._spec = spec
         self._assignment = assignment
         self._environment = environment
         self._log = recovery_log_of(spec)
+        self._parent = parent
+        self._fqn = environment.keys.item(ItemId(spec.id)).decode()
         self._claim = claim_of(environment.keys.root, spec)
         self._directory = new_directory(environment, spec.id)
         self._appends = AppendService(
@@ -149,7 +158,54 @@ class Recovery:
         record = owner_record(recovered.fsm.properties, self._claim)
         if record is not None:
             recorder.set_property(*record)
-        self.local_state = LocalState(recovered.directory, recorder, follower=self.follower)
+        return self._keeper(recovered, recorder, hints)
+
+    def end_at(self, mark: str) -> None:
+        """Have the parent's log played up to the operation that sets a property, which is not recorded yet.
+
+        Requires:
+            `tailing` is set.
+        """
+        assert self._player is not None, "it tails"
+        self._player.stop_at_mark(mark)
+
+    async def fork(self) -> tuple[HintKeeper, FSMHints]:
+        """Go on in our own log from the mark in the parent's; return our hints, and what keeps them.
+
+        The hints end in our own log, and all that they cover is durable.
+
+        Raises:
+            ServiceError: the parent's log cannot be played, or ours cannot be appended to.
+            OSError: as of the disk.
+        """
+        await self._check_log(self._log)
+        recovered = await asyncio.shield(self._outcome)
+        if isinstance(recovered, BaseException):
+            raise recovered
+        recorder = self._recorder = Recorder(
+            recovered.fsm,
+            self._appends,
+            log=self._log,
+            author=author_from(int.from_bytes(self._environment.random_bytes(AUTHOR_BYTES), "big")),
+            head=recovered.head,
+        )
+        taken = recorder.take_over()
+        record = owner_record(recovered.fsm.properties, self._claim)
+        if record is not None:
+            recorder.set_property(*record)
+        hints, covered = recorder.snapshot_hints()
+        await asyncio.wrap_future(taken)
+        await asyncio.wrap_future(covered)
+        return self._keeper(recovered, recorder, hints), hints
+
+    def _keeper(self, recovered: Recovered, recorder: Recorder, hints: FSMHints) -> HintKeeper:
+        """Open the files for the store; return the keeper of their hints."""
+        self.local_state = LocalState(
+            recovered.directory,
+            recorder,
+            follower=self.follower,
+            fork=attempt_of_fork(recovered.fsm.properties, self._fqn),
+        )
         return HintKeeper(
             recorder,
             hints,
@@ -196,16 +252,17 @@ class Recovery:
         self.ended.set()
 
     async def _played(self, group: TaskGroup) -> Recovered:
-        environment = self._environment
-        stored = await fetch_hints(environment.etcd, self._spec)
-        hints = stored.picked(self._log)
+        environment, played = self._environment, self._parent or self._spec
+        stored = await fetch_hints(environment.etcd, played)
+        hints = stored.picked(recovery_log_of(played))
         await self._check_log(hints.log)
         player = Player(
             environment.journals,
             hints,
             self._directory,
             clock=environment.clock,
-            claim=self._claim,
+            # A parent's log is looked at only.
+            claim=self._claim if self._parent is None else None,
             follower=self.follower,
         )
         self._player = player

@@ -184,6 +184,16 @@ class StopRequested:
     """Take no more input, commit what was consumed, then finish."""
 
 
+@dataclass(frozen=True, slots=True)
+class HoldRequested:
+    """Commit what was consumed, then begin no transaction until `HoldReleased`. Answered by `Held`, once it is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReleased:
+    """Go on. Without a hold it changes nothing."""
+
+
 Event = (
     BatchRead
     | SourceIdentified
@@ -204,6 +214,8 @@ Event = (
     | AppendFailed
     | LimitsChanged
     | StopRequested
+    | HoldRequested
+    | HoldReleased
 )
 
 
@@ -343,6 +355,11 @@ class Fail:
     cause: BaseException
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """All that was consumed is durable and acknowledged, and nothing begins before the hold is released."""
+
+
 Instruction = (
     BeginTxn
     | Deliver
@@ -354,6 +371,7 @@ Instruction = (
     | RecordSequenced
     | PublishProgress
     | RecordTxn
+    | Held
     | Finish
     | Fail
 )

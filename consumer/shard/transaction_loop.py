@@ -81,6 +81,10 @@ class TxnObserver(Protocol):
         """Completed transactions have advanced, or another one is complete."""
         ...
 
+    def on_held(self) -> None:
+        """All that was consumed is durable and acknowledged, and nothing begins until the hold is released."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnServices:
@@ -286,14 +290,17 @@ class TransactionLoop:
                 self._set_timer(at)
             case tx.RecordSequenced():
                 services.observer.on_sequenced(instruction)
-            case tx.PublishProgress() | tx.RecordTxn():
+            case tx.PublishProgress() | tx.RecordTxn() | tx.Held():
                 self._achieved(instruction)
             case tx.Finish() | tx.Fail():
                 self._end = instruction
             case _:
                 assert_never(instruction)
 
-    def _achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+    def _achieved(self, achieved: tx.PublishProgress | tx.RecordTxn | tx.Held) -> None:
+        if isinstance(achieved, tx.Held):
+            self._services.observer.on_held()
+            return
         traces = self._services.callbacks.traces
         if traces is None or isinstance(achieved, tx.PublishProgress):
             self._services.observer.on_achieved(achieved)

@@ -37,6 +37,11 @@ The *intake* is what may still be read. It never opens again:
                   ▼
                CLOSED ── StopRequested ──► STOPPED ◄── StopRequested ── OPEN, IDLE
 
+A *hold* is asked for while another shard takes over a part of the keys. The running transaction closes as if its
+maximum duration were over; then nothing begins, and `Held` is ordered, until the hold is released:
+
+    NONE ── HoldRequested ─► CLOSING ── all is durable and acknowledged: Held ─► HELD ── HoldReleased ─► NONE
+
 The *prior* transaction is none, committing (until `CommitResolved`) or acknowledging (until the last `AckResolved`).
 
 Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with callbacks that answer by events). That
@@ -240,7 +245,16 @@ class _Intake(Enum):
     """A stop was asked for: nothing more is taken, and the last transaction does not wait for its minimum duration."""
 
 
-_STORY_FIELDS: Final = ("phase", "intake", "demand", "prior", "replay", "messages")
+class _Hold(Enum):
+    """Whether transactions may begin."""
+
+    NONE = "none"
+    CLOSING = "closing"
+    """The running one is the last before the hold."""
+    HELD = "held"
+
+
+_STORY_FIELDS: Final = ("phase", "intake", "demand", "prior", "replay", "messages", "hold")
 # A table, because a `match` of so many kinds takes as long as the machine takes for a small event.
 _OUTLINES: Final[Mapping[type, Callable[[Any], tuple[object, ...]]]] = {
     tx.BatchRead: lambda event: (event.batch.journal, len(event.batch)),
@@ -277,6 +291,7 @@ class TransactionMachine:
         limits: TxnLimits,
         delivery: DeliveryLimits | None = None,
         wake_at: float | None = None,
+        holds: bool = False,
     ) -> None:
         """Create a machine; call `start` once.
 
@@ -286,6 +301,7 @@ class TransactionMachine:
             limits: When transactions close.
             delivery: How much is handed to the application at once.
             wake_at: When the first transaction begins though nothing is read, monotonic seconds; None: only with input.
+            holds: As if a hold were asked for before anything is read.
         """
         self._sequencer = sequencer
         self._recovered = recovered
@@ -303,6 +319,7 @@ class TransactionMachine:
         """How long the last transaction took from its close to its last acknowledgement."""
         self._input_outcomes: Counter[SequenceOutcome] = Counter()
         self._intake = _Intake.OPEN
+        self._hold = _Hold.CLOSING if holds else _Hold.NONE
         self._replay: tx.StartReplay | None = None
         """Under way, beside whatever phase: what it has brought so far may be delivered already."""
         self._delivered: MessageBatch | None = None
@@ -394,6 +411,7 @@ class TransactionMachine:
             stage,
             self._replay,
             self._running.messages,
+            self._hold,
         )
         self._story.append((now, event, details, state, tuple(map(type, out)) if out else ()))
 
@@ -454,6 +472,11 @@ class TransactionMachine:
                 self._limits = limits
             case tx.StopRequested():
                 self._intake = _Intake.STOPPED
+            case tx.HoldRequested():
+                # Asked for once more, it is answered once more: the first answer may have been lost.
+                self._hold = _Hold.CLOSING
+            case tx.HoldReleased():
+                self._release(now)
             case _:
                 assert_never(event)
 
@@ -541,10 +564,22 @@ class TransactionMachine:
         self._phase = _Phase.ENDED
         self._out.append(tx.Fail(cause))
 
+    def _release(self, now: float) -> None:
+        if self._hold is _Hold.NONE:
+            return
+        self._hold = _Hold.NONE
+        # One transaction follows though nothing is read: what the hold changed may leave the application work.
+        self._wake_at = now
+        if self._running.is_empty and self._running.began is None:
+            # It took no input only because of the hold; a stop is judged again below.
+            self._running.accepts_input = True
+
     # -- decisions, made whenever no callback is under way
 
     def _advance(self, now: float) -> None:
         running = self._running
+        if self._hold is not _Hold.NONE and self._holds_now():
+            return
         has_begun = running.began is not None
         if self._intake is _Intake.STOPPED or (has_begun and running.max_elapsed(now)):
             running.accepts_input = False
@@ -563,6 +598,22 @@ class TransactionMachine:
         if not running.accepts_input and running.stalled is None and self._prior is not None:
             running.stalled = now
         self._close_or_wait(now)
+
+    def _holds_now(self) -> bool:
+        """Close what runs, if a hold is asked for; return whether all rests now."""
+        running = self._running
+        # One that began for input that is there, and has none yet, takes a delivery: so it can close.
+        if self._hold is _Hold.NONE or (running.is_empty and running.began is not None):
+            return False
+        running.accepts_input = False
+        ends = self._intake is _Intake.CLOSED or self._intake is _Intake.STOPPED
+        if ends or not running.is_empty:
+            return False
+        self.demand = InputDemand.NOTHING
+        if self._hold is _Hold.CLOSING and self._prior is None:
+            self._hold = _Hold.HELD
+            self._out.append(tx.Held())
+        return True
 
     def _record_of(self, checkpoint: Checkpoint) -> tx.RecordCheckpoint:
         producers = self._sequencer.producer_counts()
@@ -673,7 +724,8 @@ class TransactionMachine:
         running = self._running
         if self._prior is not None or running.is_empty:
             return True
-        if self._intake is not _Intake.STOPPED and not running.min_elapsed(now):
+        hurries = self._intake is _Intake.STOPPED or self._hold is not _Hold.NONE
+        if not hurries and not running.min_elapsed(now):
             return True
         if running.is_woken and not running.messages:
             return False  # It was asked for because of the time, whatever a producer is about to acknowledge.

@@ -31,6 +31,7 @@ class Stage:
         ring_messages: int = 100,
         delivery: DeliveryLimits | None = None,
         wake_at: float | None = None,
+        holds: bool = False,
     ) -> None:
         checkpoint = recovered or Checkpoint()
         self.now = 100.0
@@ -43,6 +44,7 @@ class Stage:
             ),
             delivery=delivery,
             wake_at=wake_at,
+            holds=holds,
         )
         self.started = self.machine.start(self.now)
 

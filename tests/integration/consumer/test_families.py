@@ -10,7 +10,7 @@ from broadsheet.consumer.elastic.family import family_key
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.key_range import KeyRange, range_labels
-from broadsheet.wire.labels import FAMILY
+from broadsheet.wire.labels import FAMILY, label_set
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, statuses, upserts
@@ -20,8 +20,8 @@ ANY = -1
 
 
 def _shard(shard_id: str, begin: int, end: int) -> ShardSpec:
-    labels = dict(range_labels(KeyRange(begin, end))) | {FAMILY: "fam-1"}
-    spec = shard(shard_id, **labels)
+    spec = shard(shard_id)
+    spec.labels.CopyFrom(label_set((FAMILY, "fam-1"), *range_labels(KeyRange(begin, end))))
     spec.disable = True
     return spec
 

@@ -57,6 +57,9 @@ class Noted:
     def on_sequenced(self, record: tx.RecordSequenced) -> None:
         """Nothing."""
 
+    def on_held(self) -> None:
+        """Nothing."""
+
     def on_replayed(self, journal: str, messages: int) -> None:
         """Nothing."""
 

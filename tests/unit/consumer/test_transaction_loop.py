@@ -64,6 +64,9 @@ class Observed:
         """Count batches."""
         self.sequenced += 1
 
+    def on_held(self) -> None:
+        """Nothing is held."""
+
     def on_replayed(self, journal: str, messages: int) -> None:
         """Nothing is replayed."""
 

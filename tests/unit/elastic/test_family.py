@@ -180,6 +180,11 @@ def test_apply_that_makes_a_whole_family_at_once_is_accepted() -> None:
             id="parent-deleted-under-its-fork",
         ),
         pytest.param(
+            [_upsert(_plain("fam-1"))],
+            [_spec("fam-1"), _spec("shard-2", 8, fork_of="fam-1")],
+            id="labels-dropped-while-a-fork-follows",
+        ),
+        pytest.param(
             [_upsert(_spec("shard-2", 8, fork_of="shard-1"))], [_spec("shard-1")], id="fork-by-hand"
         ),
         pytest.param(

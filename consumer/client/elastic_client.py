@@ -1,0 +1,101 @@
+"""Client of the Elastic service: split a shard's keys among two while it serves, cancel that, and see how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
+from broadsheet.consumer.client.member_rpc import MemberClient, RpcMethod, shard_claims
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import Capability, expiring
+from broadsheet.wire.elastic_pb2 import (
+    CancelSplitRequest,
+    CancelSplitResponse,
+    ListSplitsRequest,
+    ListSplitsResponse,
+    SplitShardRequest,
+    SplitShardResponse,
+)
+from broadsheet.wire.elastic_pb2_grpc import ElasticServiceStub
+from broadsheet.wire.shard_pb2 import ApplyRequest
+
+_SPLIT = RpcMethod(ElasticServiceStub, "SplitShard", SplitShardResponse)
+_CANCEL = RpcMethod(ElasticServiceStub, "CancelSplit", CancelSplitResponse)
+_LIST = RpcMethod(ElasticServiceStub, "ListSplits", ListSplitsResponse)
+
+
+class ElasticClient(MemberClient):
+    """Splits shards. Any member can be asked."""
+
+    async def plan_split(
+        self, shard_id: str, *, at_group: int | None = None, child: str = ""
+    ) -> SplitShardResponse:
+        """Return the plan of a split; change nothing.
+
+        Args:
+            shard_id: The shard.
+            at_group: First group of keys that the child gets, from 1; None: the middle of the shard's range.
+            child: Its id; empty: the shard's, and its first group.
+
+        Raises:
+            ValidationError: the shard cannot be split so; the error says why.
+            RpcFailedError: there is no such shard.
+        """
+        return await self._split(shard_id, at_group, child, dry_run=True)
+
+    async def split(
+        self,
+        shard_id: str,
+        journals: JournalClient,
+        *,
+        at_group: int | None = None,
+        child: str = "",
+    ) -> SplitShardResponse:
+        """Make the child's recovery log, then begin the split; return its plan. The members do the rest.
+
+        Args:
+            shard_id: The shard.
+            journals: Client of the brokers of its log.
+            at_group: As `plan_split`.
+            child: As `plan_split`.
+
+        Raises:
+            ValidationError: the shard cannot be split so; the error says why.
+            RpcFailedError: there is no such shard, or it changed meanwhile.
+        """
+        plan = await self._split(shard_id, at_group, child, dry_run=True)
+        change = ApplyRequest.Change(upsert=plan.child)
+        await create_log_journals(await missing_log_journals([change], journals), journals)
+        return await self._split(shard_id, plan.given_begin, plan.child.id, dry_run=False)
+
+    async def cancel_split(self, child: str) -> int:
+        """Give a split up, as long as the child does not serve; return etcd's revision.
+
+        Raises:
+            ValidationError: it serves, or is no fork.
+            RpcFailedError: there is no such shard, or it changed meanwhile.
+        """
+        response, _ = await self._rpc.request(
+            _CANCEL, CancelSplitRequest(child=child), shard_claims(Capability.APPLY, child)
+        )
+        revision: int = response.revision
+        return revision
+
+    async def splits(self) -> Sequence[ListSplitsResponse.Split]:
+        """Return the splits that are not over, by child."""
+        response, _ = await self._rpc.request(_LIST, ListSplitsRequest(), expiring(Capability.LIST))
+        return list(response.splits)
+
+    async def _split(
+        self, shard_id: str, at_group: int | None, child: str, *, dry_run: bool
+    ) -> SplitShardResponse:
+        # The child's id is not known before the answer, so a token that names the shard alone would not cover it.
+        claims = (
+            shard_claims(Capability.APPLY, shard_id, child) if child else expiring(Capability.APPLY)
+        )
+        response, _ = await self._rpc.request(
+            _SPLIT,
+            SplitShardRequest(shard=shard_id, at_group=at_group or 0, child=child, dry_run=dry_run),
+            claims,
+        )
+        return response

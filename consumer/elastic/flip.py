@@ -1,0 +1,235 @@
+"""The transactions of a split in etcd, as data: comparisons and operations that belong together.
+
+    begin      the parent's labels, the child's spec, the record          parent unchanged, child absent, family as read
+    hold       fork-hold                                                  our assignment, the record, no other hold
+    release    fork-hold deleted                                          it is this attempt's
+    flip       both specs, the child's hints, the record, the family      everything that the fork relies on
+    cancel     child's spec, record and hold deleted                      the child is a fork still
+
+The hold decides between `flip`, `release` and `cancel`: each deletes it, so one of them succeeds. A parent that finds
+its hold gone asks its spec what became of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import (
+    Compare,
+    CompareTarget,
+    Delete,
+    KeyValue,
+    Operation,
+    Put,
+    TxnCheckpoint,
+)
+from broadsheet.consumer.elastic.family import Ownership, family_key
+from broadsheet.consumer.elastic.fork import (
+    ForkHold,
+    ForkPhase,
+    ForkRecord,
+    encode_fork,
+    encode_hold,
+    fork_key,
+    hold_key,
+)
+from broadsheet.consumer.elastic.split_plan import SplitPlan, narrowed, without_fork
+from broadsheet.consumer.recoverylog.hints import primary_hints_key
+from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.shard_pb2 import ShardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key that a holder relies on: an assignment, by the revision that created it."""
+
+    key: bytes
+    create_revision: int
+
+    @classmethod
+    def of(cls, kv: KeyValue) -> HeldKey:
+        """Return that of an assignment as observed."""
+        return cls(kv.key, kv.create_revision)
+
+    @property
+    def unchanged(self) -> Compare:
+        """The comparison: it is the same life of the key."""
+        return Compare.create_revision(self.key, self.create_revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A parent that rests: what its answer says."""
+
+    assignment: HeldKey
+    """Of the parent's primary."""
+    hold: ForkHold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """A fork that can be committed."""
+
+    parent: ShardSpec
+    """As stored, with the whole range."""
+    parent_revision: int
+    """That wrote it."""
+    child: ShardSpec
+    child_revision: int
+    child_assignment: HeldKey
+    prepared: Prepared
+    hints: bytes
+    """Of the child, encoded: they end in its own log."""
+
+
+def begin_txn(
+    plan: SplitPlan, keys: Keys, *, parent_revision: int, family_revision: int
+) -> TxnCheckpoint:
+    """Return the transaction that begins a split.
+
+    Args:
+        plan: The split.
+        keys: Of the root.
+        parent_revision: That wrote the parent's spec as planned with.
+        family_revision: Of the family's key; 0: it is absent.
+    """
+    root, family = keys.root, Ownership.of(plan.parent).family
+    parent_key = keys.item(ItemId(plan.parent.id))
+    child_key = keys.item(ItemId(plan.child.id))
+    record = ForkRecord(parent=plan.parent.id, begin=plan.given.begin, end=plan.given.end)
+    return TxnCheckpoint(
+        (
+            Compare.mod_revision(parent_key, parent_revision),
+            Compare.absent(child_key),
+            Compare.absent(fork_key(root, plan.child.id)),
+            Compare.mod_revision(family_key(root, family), family_revision),
+        ),
+        (
+            Put(parent_key, _encoded(plan.parent)),
+            Put(child_key, _encoded(plan.child)),
+            Put(fork_key(root, plan.child.id), encode_fork(record)),
+            Put(family_key(root, family), b""),
+        ),
+        plan.parent.id,
+    )
+
+
+def hold_txn(
+    keys: Keys, parent: str, *, assignment: HeldKey, child_revision: int, hold: ForkHold
+) -> TxnCheckpoint:
+    """Return the transaction by which a parent's primary rests.
+
+    Args:
+        keys: Of the root.
+        parent: Its id.
+        assignment: Of the primary.
+        child_revision: That wrote the fork's spec: it is not cancelled.
+        hold: For which attempt.
+    """
+    key = hold_key(keys.root, parent)
+    return TxnCheckpoint(
+        (
+            assignment.unchanged,
+            Compare.mod_revision(keys.item(ItemId(hold.child)), child_revision),
+            Compare.absent(key),
+        ),
+        (Put(key, encode_hold(hold)),),
+        parent,
+    )
+
+
+def release_txn(keys: Keys, parent: str, hold: bytes) -> TxnCheckpoint:
+    """Return the transaction that ends a hold, unless a flip or a cancellation has ended it.
+
+    Args:
+        keys: Of the root.
+        parent: Whose hold.
+        hold: Its value.
+    """
+    key = hold_key(keys.root, parent)
+    return TxnCheckpoint((_equals(key, hold),), (Delete(key),), parent)
+
+
+def flip_txn(flip: Flip, keys: Keys) -> TxnCheckpoint:
+    """Return the transaction that commits a fork: from it on the child owns its keys, and the parent the others."""
+    root, owned = keys.root, Ownership.of(flip.parent)
+    given = Ownership.of(flip.child).owned
+    kept = KeyRange(owned.owned.begin, given.begin)
+    parent_key = keys.item(ItemId(flip.parent.id))
+    child_key = keys.item(ItemId(flip.child.id))
+    hold = hold_key(root, flip.parent.id)
+    record = ForkRecord(
+        parent=flip.parent.id, begin=given.begin, end=given.end, phase=ForkPhase.PURGING
+    )
+    operations: tuple[Operation, ...] = (
+        Put(parent_key, _encoded(narrowed(flip.parent, kept))),
+        Put(child_key, _encoded(without_fork(flip.child))),
+        Put(primary_hints_key(flip.child), flip.hints),
+        Put(fork_key(root, flip.child.id), encode_fork(record)),
+        Put(family_key(root, owned.family), b""),
+        Delete(hold),
+    )
+    return TxnCheckpoint(
+        (
+            flip.child_assignment.unchanged,
+            Compare.mod_revision(parent_key, flip.parent_revision),
+            flip.prepared.assignment.unchanged,
+            _equals(hold, encode_hold(flip.prepared.hold)),
+            Compare.mod_revision(child_key, flip.child_revision),
+        ),
+        operations,
+        flip.child.id,
+    )
+
+
+def cancel_txn(child: ShardSpec, child_revision: int, parent: str, keys: Keys) -> TxnCheckpoint:
+    """Return the transaction that gives a split up before its flip.
+
+    Args:
+        child: The fork, as stored.
+        child_revision: That wrote its spec: a flip writes another one.
+        parent: Its parent's id.
+        keys: Of the root.
+    """
+    child_key = keys.item(ItemId(child.id))
+    return TxnCheckpoint(
+        (Compare.mod_revision(child_key, child_revision),),
+        (
+            Delete(child_key),
+            Delete(fork_key(keys.root, child.id)),
+            Delete(hold_key(keys.root, parent)),
+            Put(family_key(keys.root, Ownership.of(child).family), b""),
+        ),
+        child.id,
+    )
+
+
+def progress_txn(
+    keys: Keys, child: str, before: KeyValue, after: ForkRecord, assignment: HeldKey
+) -> TxnCheckpoint:
+    """Return the transaction that writes how far a split is; a record that is over is deleted.
+
+    Args:
+        keys: Of the root.
+        child: Whose record.
+        before: The record's key, as read.
+        after: What it becomes.
+        assignment: Of the writer.
+    """
+    is_over = {after.parent, child} <= set(after.purged)
+    operation: Operation = Delete(before.key) if is_over else Put(before.key, encode_fork(after))
+    return TxnCheckpoint(
+        (assignment.unchanged, Compare.mod_revision(before.key, before.mod_revision)),
+        (operation,),
+        child,
+    )
+
+
+def _equals(key: bytes, value: bytes) -> Compare:
+    return Compare(key, CompareTarget.VALUE, value)
+
+
+def _encoded(spec: ShardSpec) -> bytes:
+    return spec.SerializeToString(deterministic=True)

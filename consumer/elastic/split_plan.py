@@ -1,0 +1,163 @@
+"""The plan of a split: the child's spec, and the parent's with its labels, or why there can be none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from broadsheet.consumer.elastic.family import Ownership, is_fork
+from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.key_range import KeyRange, range_labels
+from broadsheet.wire.labels import (
+    FAMILY,
+    FORK_OF,
+    RECOVERY_LOG_OF,
+    label_set,
+    union,
+    value_of,
+)
+from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitWish:
+    """What a caller asks for."""
+
+    at_group: int | None = None
+    """First group of the child; None: the middle of the parent's range."""
+    child: str = ""
+    """Id of the child; empty: the parent's, and the child's first group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPlan:
+    """A split that can begin."""
+
+    parent: ShardSpec
+    """Labelled: its family, and the range that it has now."""
+    child: ShardSpec
+    """A fork of it."""
+    kept: KeyRange
+    """Groups of the parent once the fork is committed."""
+    given: KeyRange
+    """Groups of the child."""
+
+
+def plan_split(
+    parent: ShardSpec, wish: SplitWish, *, ids: Collection[str], forks: Sequence[ShardSpec]
+) -> SplitPlan:
+    """Return the plan of a split.
+
+    Args:
+        parent: As it is stored.
+        wish: What is asked for.
+        ids: Of all shards.
+        forks: Of the parent's family.
+
+    Raises:
+        ValidationError: it cannot be split so; the error says why.
+    """
+    held = Ownership.of(parent)
+    _check_parent(parent, forks)
+    at = (held.owned.begin + held.owned.end) // 2 if wish.at_group is None else wish.at_group
+    if not held.owned.begin < at < held.owned.end:
+        raise ValidationError(
+            "at_group",
+            f"expected a group inside of {held.owned} of shard {parent.id}, that is {held.owned.begin + 1} to "
+            f"{held.owned.end - 1}, got {at}"
+            if held.owned.end - held.owned.begin > 1
+            else f"shard {parent.id} owns one group of keys, {held.owned}, which cannot be divided",
+        )
+    kept, given = KeyRange(held.owned.begin, at), KeyRange(at, held.owned.end)
+    child_id = wish.child or f"{parent.id}-{at:04x}"
+    if child_id in ids:
+        raise ValidationError(
+            "child", f"expected the id of a new shard, but shard {child_id} exists"
+        )
+    labelled = ShardSpec()
+    labelled.CopyFrom(parent)
+    labelled.labels.CopyFrom(union(parent.labels, _labels(held.family, held.owned)))
+    return SplitPlan(
+        parent=labelled,
+        child=_child(parent, child_id, held.family, given),
+        kept=kept,
+        given=given,
+    )
+
+
+def narrowed(parent: ShardSpec, kept: KeyRange) -> ShardSpec:
+    """Return a parent's spec once a fork has taken over the rest of its groups."""
+    spec = ShardSpec()
+    spec.CopyFrom(parent)
+    family = Ownership.of(parent).family
+    spec.labels.CopyFrom(union(parent.labels, _labels(family, kept)))
+    return spec
+
+
+def without_fork(child: ShardSpec) -> ShardSpec:
+    """Return a fork's spec once it is committed."""
+    spec = ShardSpec()
+    spec.CopyFrom(child)
+    kept = [label for label in child.labels.labels if label.name != FORK_OF]
+    del spec.labels.labels[:]
+    spec.labels.labels.extend(kept)
+    return spec
+
+
+def cut_points(owned: KeyRange, parts: int) -> list[int]:
+    """Return the first groups of all parts but the first, if a range is divided into parts of about one size.
+
+    Raises:
+        ValidationError: it has fewer groups than that, or there is one part.
+    """
+    groups = owned.end - owned.begin
+    if not 2 <= parts <= groups:
+        raise ValidationError("into", f"expected 2 to {groups} parts of {owned}, got {parts}")
+    return [owned.begin + groups * part // parts for part in range(1, parts)]
+
+
+def _check_parent(parent: ShardSpec, forks: Sequence[ShardSpec]) -> None:
+    if is_fork(parent):
+        raise ValidationError(
+            "shard",
+            f"expected a shard that serves, but {parent.id} is a fork of {value_of(parent.labels, FORK_OF)}: wait "
+            "until that split is done, or cancel it",
+        )
+    if not has_recovery_log(parent):
+        raise ValidationError(
+            "shard",
+            f"expected a shard with a recovery log, because the child begins as a copy of it; {parent.id} has none",
+        )
+    if parent.disable:
+        raise ValidationError("shard", f"shard {parent.id} is paused: resume it first")
+    pending = [spec.id for spec in forks if value_of(spec.labels, FORK_OF) == parent.id]
+    if pending:
+        raise ValidationError(
+            "shard",
+            f"shard {parent.id} is being split already, {pending[0]} is its fork: wait until that is done, or cancel "
+            "it",
+        )
+
+
+def _labels(family: str, owned: KeyRange) -> LabelSet:
+    return label_set((FAMILY, family), *range_labels(owned))
+
+
+def _child(parent: ShardSpec, child_id: str, family: str, given: KeyRange) -> ShardSpec:
+    child = ShardSpec()
+    child.CopyFrom(parent)
+    child.id = child_id
+    # The child's log never had another owner's name.
+    own = [label for label in parent.labels.labels if label.name != RECOVERY_LOG_OF]
+    del child.labels.labels[:]
+    child.labels.labels.extend(own)
+    added = label_set((FAMILY, family), (FORK_OF, parent.id), *range_labels(given))
+    child.labels.CopyFrom(union(child.labels, added))
+    try:
+        validate_shard_spec(child)
+    except ValidationError as error:
+        raise error.under("child") from error
+    return child

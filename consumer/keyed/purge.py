@@ -1,0 +1,72 @@
+"""Rows of keys that a split has given away: they are hidden, and their removal, as far as the store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from broadsheet.consumer.keyed.row_index import RowRange, RowSnapshot
+from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, STATE, TIMERS
+from broadsheet.wire.key_range import KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """The removal of all rows outside of a range of groups."""
+
+    owned: KeyRange
+    begin: bytes = b""
+    """Where it goes on."""
+    is_over: bool = False
+
+    @classmethod
+    def of(cls, stored: bytes | None, owned: KeyRange) -> Purge:
+        """Return what is left to do for a range.
+
+        Args:
+            stored: What `encode` returned, perhaps for another range.
+            owned: The groups that the shard owns.
+        """
+        if stored is None:
+            return cls(owned, is_over=owned.is_all)
+        begin, end, at, is_over = msgspec.msgpack.decode(stored, type=tuple[int, int, bytes, bool])
+        return cls(KeyRange(begin, end), at, is_over).of_range(owned)
+
+    def of_range(self, owned: KeyRange) -> Purge:
+        """Return what is left to do once the shard owns a range: all of it, if that is another one."""
+        if owned == self.owned:
+            return self
+        return Purge(owned, is_over=owned.is_all)
+
+    def advanced(self, begin: bytes | None) -> Purge:
+        """Return what is left to do behind a step; None: nothing."""
+        if begin is None:
+            return replace(self, begin=b"", is_over=True)
+        return replace(self, begin=begin)
+
+    def encode(self) -> bytes:
+        """Return what the store keeps."""
+        return msgspec.msgpack.encode((self.owned.begin, self.owned.end, self.begin, self.is_over))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRows:
+    """A snapshot without the rows of keys that are not owned; implements `RowSnapshot`."""
+
+    rows: RowSnapshot
+    owned: KeyRange
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value; None if there is none, or its key is not owned."""
+        return self.rows.get(key) if self._shows(key) else None
+
+    def items(self, ranges: Iterable[RowRange]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the items of ranges whose keys are owned, in order."""
+        return (item for item in self.rows.items(ranges) if self._shows(item[0]))
+
+    def _shows(self, name: bytes) -> bool:
+        if name[:1] not in (STATE, TIMERS):
+            return True
+        return int.from_bytes(name[1 : 1 + GROUP_BYTES]) in self.owned

@@ -1,0 +1,335 @@
+"""The Elastic service: SplitShard, CancelSplit, ListSplits, PrepareFork.
+
+SplitShard, CancelSplit   by any member: one transaction in etcd; the child's replica does the rest
+ListSplits                by any member, from etcd
+PrepareFork               by the member of the parent's primary, for the child's replica
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import grpc
+import structlog
+
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.application import MessageProducer
+from broadsheet.consumer.elastic.family import Ownership, is_fork
+from broadsheet.consumer.elastic.flip import HeldKey, begin_txn, cancel_txn
+from broadsheet.consumer.elastic.fork import (
+    ForkHold,
+    ForkPhase,
+    ForkRecord,
+    decode_fork,
+    forks_prefix,
+)
+from broadsheet.consumer.elastic.split_plan import SplitPlan, SplitWish, plan_split
+from broadsheet.consumer.errors import ShardNotFoundError, SplitConflictError, SplitDelayedError
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.registry.key_space import (
+    PRIMARY_SLOT,
+    is_visible,
+    process_of,
+)
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers
+from broadsheet.consumer.rpc.family_guard import FamilyGuard
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.stored_shards import StoredShards
+from broadsheet.consumer.shard.holding import HoldOrder
+from broadsheet.consumer.shard.primary import indivisible
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire import elastic_pb2_grpc
+from broadsheet.wire.elastic_pb2 import (
+    CancelSplitRequest,
+    CancelSplitResponse,
+    ListSplitsRequest,
+    ListSplitsResponse,
+    PrepareForkRequest,
+    PrepareForkResponse,
+    SplitShardRequest,
+    SplitShardResponse,
+)
+from broadsheet.wire.key_range import GROUPS
+from broadsheet.wire.labels import FORK_OF, ID, label_set, selector, value_of
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
+from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_id
+
+_log = structlog.get_logger()
+_ATTEMPT = re.compile(r"[0-9a-f]{16}")
+CATCH_UP_SECONDS = 10.0
+"""Longest wait of a parent's member until it sees the fork."""
+
+# `Any`: grpc.aio passes each servicer method its context.
+Context = Any
+
+
+class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
+    """The `broadsheet.v1.ElasticService` of one member."""
+
+    def __init__(
+        self,
+        membership: LocalMember,
+        local_shards: LocalShards,
+        journals: JournalClient,
+        application: object,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            membership: Of this process; splits are written to its etcd.
+            local_shards: The shards that run here.
+            journals: Tells whether the child's log is there.
+            application: Whether its shards can divide keys.
+        """
+        self._key_space: KeySpace = membership.key_space
+        self._keys = membership.key_space.keys
+        self._etcd: Etcd = membership.etcd
+        self._local_shards = local_shards
+        self._journals = journals
+        self._indivisible = _why_not_split(application)
+        self._stored = StoredShards(self._etcd, self._key_space, self._keys)
+        self._families = FamilyGuard(self._etcd, self._key_space, self._stored)
+
+    async def SplitShard(  # noqa: N802 - gRPC's name
+        self, request: SplitShardRequest, context: Context
+    ) -> SplitShardResponse:
+        """Begin a split, or return its plan."""
+        validate_shard_id(request.shard, "shard")
+        if request.child:
+            validate_shard_id(request.child, "child")
+        if request.at_group >= GROUPS:
+            raise ValidationError("at_group", f"expected 1 to {GROUPS - 1}, got {request.at_group}")
+        allowed = claims_of(context)
+        parent, revision = await self._visible_spec(request.shard, allowed)
+        if self._indivisible:
+            raise ValidationError(
+                "shard", f"shard {parent.id} cannot be split, because {self._indivisible}"
+            )
+        family = Ownership.of(parent).family
+        family_revision = await self._families.seen_revision(family)
+        plan = plan_split(
+            parent,
+            SplitWish(at_group=request.at_group or None, child=request.child),
+            ids=self._key_space.items.keys(),
+            forks=[spec for spec in self._families.members_of(family) if is_fork(spec)],
+        )
+        if not is_visible(plan.child, allowed.selector):
+            raise NotAuthorizedError(
+                f"shard {plan.child.id}: the token's selector does not cover its labels"
+            )
+        response = _plan_answer(plan)
+        if request.dry_run:
+            return response
+        await self._require_log(plan.child)
+        checkpoint = begin_txn(
+            plan, self._keys, parent_revision=revision, family_revision=family_revision
+        )
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        if not result.succeeded:
+            raise SplitConflictError(
+                f"shard {parent.id}, or another of its family, changed meanwhile; nothing was changed: split again"
+            )
+        _log.info(
+            "split.begun",
+            shard=parent.id,
+            child=plan.child.id,
+            kept=str(plan.kept),
+            given=str(plan.given),
+        )
+        await self._key_space.read_back(result.header.revision)
+        response.revision = result.header.revision
+        return response
+
+    async def CancelSplit(  # noqa: N802 - gRPC's name
+        self, request: CancelSplitRequest, context: Context
+    ) -> CancelSplitResponse:
+        """Give a split up, as long as the child does not serve."""
+        validate_shard_id(request.child, "child")
+        child, revision = await self._visible_spec(request.child, claims_of(context))
+        if not is_fork(child):
+            raise ValidationError(
+                "child",
+                f"shard {child.id} serves already, or no split is making it: nothing can be cancelled",
+            )
+        parent = value_of(child.labels, FORK_OF)
+        checkpoint = cancel_txn(child, revision, parent, self._keys)
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        if not result.succeeded:
+            raise SplitConflictError(
+                f"shard {child.id} changed meanwhile, and may serve by now; nothing was changed"
+            )
+        _log.info("split.cancelled", shard=parent, child=child.id)
+        await self._key_space.read_back(result.header.revision)
+        return CancelSplitResponse(revision=result.header.revision)
+
+    async def ListSplits(  # noqa: N802 - gRPC's name
+        self, request: ListSplitsRequest, context: Context
+    ) -> ListSplitsResponse:
+        """Return the splits that are not over, of shards that the caller may see."""
+        del request
+        allowed = claims_of(context).selector
+        prefix = forks_prefix(self._keys.root)
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        response = ListSplitsResponse()
+        for kv in found.kvs:
+            child = kv.key[len(prefix) :].decode(errors="replace")
+            item = self._key_space.items.get(ItemId(child))
+            spec = None if item is None else ShardSpec.FromString(item.kv.value)
+            if spec is None or not is_visible(spec, allowed):
+                continue
+            try:
+                record = decode_fork(kv.value)
+            except DocumentError as error:
+                response.splits.add(child=child, reason=str(error))
+                continue
+            response.splits.append(_split_of(child, record))
+        return response
+
+    async def PrepareFork(  # noqa: N802 - gRPC's name
+        self, request: PrepareForkRequest, context: Context
+    ) -> PrepareForkResponse:
+        """Have the parent's primary rest."""
+        validate_shard_id(request.parent, "parent")
+        validate_shard_id(request.child, "child")
+        if not _ATTEMPT.fullmatch(request.attempt):
+            raise ValidationError(
+                "attempt", f"expected 16 hexadecimal digits, got {request.attempt!r:.40}"
+            )
+        await self._visible_spec(request.parent, claims_of(context))
+        # The parent's labels are as old as the child's spec: it must see them before it relies on them.
+        async with asyncio.timeout(CATCH_UP_SECONDS):
+            await self._key_space.read_back(request.child_revision)
+        item = self._key_space.items.get(ItemId(request.child))
+        if item is None or value_of(_spec_of(item.kv.value).labels, FORK_OF) != request.parent:
+            raise SplitDelayedError(f"shard {request.child} is no fork of {request.parent}")
+        shard = self._local_shards.shards.get(ItemId(request.parent))
+        if shard is None or not shard.primary:
+            raise SplitDelayedError(f"shard {request.parent} has no primary here")
+        held = await shard.prepare_fork(
+            HoldOrder(
+                ForkHold(child=request.child, attempt=request.attempt),
+                child_fqn=self._keys.item(ItemId(request.child)).decode(),
+                child_revision=request.child_revision,
+            )
+        )
+        return PrepareForkResponse(
+            assignment_key=held.key, assignment_create_revision=held.create_revision
+        )
+
+    async def _visible_spec(self, shard_id: str, allowed: Claims) -> tuple[ShardSpec, int]:
+        found = (await self._etcd.get_range(self._keys.item(ItemId(shard_id)))).kvs
+        spec = _spec_of(found[0].value) if found else None
+        if spec is None or not is_visible(spec, allowed.selector):
+            raise ShardNotFoundError(shard_id)
+        return spec, found[0].mod_revision
+
+    async def _require_log(self, child: ShardSpec) -> None:
+        log = recovery_log_of(child)
+        try:
+            await self._journals.get(log)
+        except JournalNotFoundError as error:
+            raise ValidationError(
+                "child", f"its recovery log {log} does not exist: create that journal first"
+            ) from error
+
+
+class PeerParentCaller:
+    """Reaches the primary of a parent; implements `broadsheet.consumer.shard.environment.ParentCaller`."""
+
+    def __init__(self, key_space: KeySpace, peers: Peers, auth: ClientAuth) -> None:
+        """Call nobody yet.
+
+        Args:
+            key_space: Says which member is a shard's primary.
+            peers: Channels to members.
+            auth: Signs requests.
+        """
+        self._key_space = key_space
+        self._peers = peers
+        self._auth = auth
+
+    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> HeldKey:
+        """Have it rest; return its assignment.
+
+        Raises:
+            SplitDelayedError: it does not rest now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
+        endpoint = self._endpoint_of(request.parent)
+        stub = elastic_pb2_grpc.ElasticServiceStub(self._peers.channel_at(endpoint))
+        claims = expiring(
+            Capability.APPLY,
+            selector(label_set((ID, request.parent))),
+            life_seconds=timeout_seconds,
+        )
+        try:
+            response = await stub.PrepareFork(
+                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
+            )
+        except grpc.aio.AioRpcError as error:
+            details = error.details() or error.code().name
+            raise SplitDelayedError(f"shard {request.parent} does not rest: {details}") from error
+        return HeldKey(response.assignment_key, response.assignment_create_revision)
+
+    def _endpoint_of(self, parent: str) -> str:
+        for assignment in self._key_space.assignments_of(ItemId(parent)):
+            if assignment.slot == PRIMARY_SLOT:
+                member = self._key_space.members.get(assignment.member_id)
+                if member is not None:
+                    return process_of(member).process_spec.endpoint
+        raise EndpointError(parent, "it has no primary now")
+
+
+def _why_not_split(application: object) -> str:
+    reason = indivisible(application)
+    if not reason and isinstance(application, MessageProducer):
+        return "its messages come from no journals, and other sources are read by one shard"
+    return reason
+
+
+def _spec_of(value: bytes) -> ShardSpec:
+    return ShardSpec.FromString(value)
+
+
+def _plan_answer(plan: SplitPlan) -> SplitShardResponse:
+    return SplitShardResponse(
+        child=plan.child,
+        kept_begin=plan.kept.begin,
+        kept_end=plan.kept.end,
+        given_begin=plan.given.begin,
+        given_end=plan.given.end,
+    )
+
+
+def _split_of(child: str, record: ForkRecord) -> ListSplitsResponse.Split:
+    is_played = record.phase is not ForkPhase.PURGING
+    return ListSplitsResponse.Split(
+        parent=record.parent,
+        child=child,
+        given_begin=record.begin,
+        given_end=record.end,
+        progress=Progress(
+            kind=ProgressKind.PROGRESS_KIND_SPLIT,
+            subject=child,
+            phase=record.phase.value,
+            done=record.done_bytes if is_played else len(record.purged),
+            to_do=record.behind_bytes if is_played else 2 - len(record.purged),
+            unit=ProgressUnit.PROGRESS_UNIT_BYTES
+            if is_played
+            else ProgressUnit.PROGRESS_UNIT_SHARDS,
+            eta_s=-1.0,
+        ),
+        reason=record.reason,
+    )

@@ -1,0 +1,105 @@
+"""The end of a split: the shards that divided keys say that they have removed the rows of the others' keys.
+
+The store removes them in its own transactions. What is over is written into the split's record; whoever is the second
+of the two deletes it. A store that is none of `PurgingStore` has nothing to remove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import structlog
+
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.elastic.family import is_of_family
+from broadsheet.consumer.elastic.flip import HeldKey, progress_txn
+from broadsheet.consumer.elastic.fork import ForkPhase, decode_fork, forks_prefix
+from broadsheet.consumer.errors import StoreClosedError
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.replica_status import AssignedShard
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.wire.key_range import KeyRange, key_range_of
+
+LOOK_SECONDS = 1.0
+
+_log = structlog.get_logger()
+
+
+@runtime_checkable
+class PurgingStore(Protocol):
+    """A store that removes the rows of keys that its shard has given away."""
+
+    def is_purged(self, owned: KeyRange) -> bool:
+        """Report whether no rows of other groups are left, as of the last durable commit; on any thread.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        ...
+
+
+class PurgeWatch:
+    """Watches one attempt. `run` it beside the transactions."""
+
+    def __init__(self, shard: AssignedShard, environment: ShardEnvironment) -> None:
+        """Bind to an attempt's shard.
+
+        Args:
+            shard: The shard.
+            environment: The services of this process.
+        """
+        self._shard = shard
+        self._environment = environment
+        self._changed = asyncio.Event()
+
+    def on_spec_changed(self) -> None:
+        """Look again: a split may have been committed."""
+        self._changed.set()
+
+    async def run(self, store: object) -> None:
+        """Tell the splits of this shard that its part is done, until cancelled."""
+        while True:
+            self._changed.clear()
+            # Most shards are never split, and cost nothing.
+            if is_of_family(self._shard.spec):
+                await self._tell_all(store)
+            await self._changed.wait()
+
+    async def _tell_all(self, store: object) -> None:
+        while True:
+            if await self._is_told(store):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_told(self, store: object) -> bool:
+        """Tell, if all is removed; return whether no split waits for this shard."""
+        try:
+            if isinstance(store, PurgingStore) and not store.is_purged(
+                key_range_of(self._shard.spec.labels)
+            ):
+                return False
+            return await self._tell()
+        except (EtcdError, DocumentError) as error:
+            _log.info("split.purge_not_told", shard=self._shard.id, cause=str(error))
+        except StoreClosedError:
+            pass  # The attempt ends.
+        return False
+
+    async def _tell(self) -> bool:
+        keys, shard_id, told = self._environment.keys, self._shard.id, True
+        prefix = forks_prefix(keys.root)
+        found = await self._environment.etcd.get_range(prefix, prefix_range_end(prefix))
+        for kv in found.kvs:
+            record, child = decode_fork(kv.value), kv.key[len(prefix) :].decode()
+            is_ours = shard_id in (child, record.parent) and shard_id not in record.purged
+            if not is_ours or record.phase is not ForkPhase.PURGING:
+                continue
+            after = msgspec.structs.replace(record, purged=(*record.purged, shard_id))
+            checkpoint = progress_txn(keys, child, kv, after, HeldKey.of(self._shard.assignment.kv))
+            result = await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
+            # Another shard may have written the record meanwhile.
+            told = told and result.succeeded
+        return told

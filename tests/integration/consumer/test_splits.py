@@ -1,0 +1,313 @@
+"""Splits of keyed shards while they serve, over real members, etcd and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.shard.forking import Forking
+from broadsheet.consumer.shard.holding import ForkHolding
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.key_range import KeyRange
+from tests.support.eventually import eventually
+from tests.support.members import (
+    Cluster,
+    Producer,
+    client_of,
+    statuses,
+    upserts,
+    wait_for_primaries,
+)
+from tests.support.recorded_tally import create_logs
+from tests.support.splitting import (
+    CHILD,
+    KEYS,
+    PARENT,
+    SOURCE,
+    application,
+    check_split,
+    ranges,
+    spec,
+    traffic,
+)
+
+pytestmark = pytest.mark.etcd
+
+
+async def test_shard_is_split_under_traffic_with_each_row_handled_once(
+    cluster: Cluster, journals: JournalClient, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """The child goes on from the parent's state at one point of the sources: no row is missed, none counts twice, and
+    rows of a key keep their order over the change of their shard.
+    """
+    await create_logs(journals, PARENT)
+    producer = Producer(journals)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        async with traffic(producer) as sent:
+            await eventually(lambda: sent.total() > 400)
+            plan = await elastic.split(PARENT, journals)
+            assert (plan.child.id, plan.kept_end, plan.given_begin) == (CHILD, 2048, 2048)
+            await wait_for_primaries(client, CHILD)
+            at_split = sent.total()
+            await eventually(lambda: sent.total() > at_split + 400)
+        end = await producer.publish(SOURCE, KEYS)
+        sent.update(KEYS)
+
+        assert await ranges(client) == {
+            PARENT: KeyRange(0, 2048),
+            CHILD: KeyRange(2048, 4096),
+        }
+        await check_split([one.resolver], journals, sent, end)
+
+        async def over() -> bool:
+            return not await elastic.splits()
+
+        await eventually(over)
+        left = await etcd.get_range(
+            f"/broadsheet.v1{cluster.root}/fork".encode(),
+            f"/broadsheet.v1{cluster.root}/forl".encode(),
+        )
+        assert not left.kvs, "nothing of a finished split remains"
+        with pytest.raises(ValidationError, match="serves already"):
+            await elastic.cancel_split(CHILD)
+
+
+STEPS: dict[str, tuple[type, str, bool, str]] = {
+    # Where one of the two stands still, before or behind a call, and which member is killed then.
+    "child-follows": (Forking, "catch_up", False, "child"),
+    "child-before-its-log": (Forking, "own_log", False, "child"),
+    "child-before-the-flip": (Forking, "flip", False, "child"),
+    "child-behind-the-flip": (Forking, "flip", True, "child"),
+    "parent-before-the-hold": (ForkHolding, "hold", False, "parent"),
+    "parent-before-the-mark": (ForkHolding, "mark", False, "parent"),
+    "parent-behind-the-mark": (ForkHolding, "mark", True, "parent"),
+    "parent-before-the-flip": (Forking, "flip", False, "parent"),
+    "parent-behind-the-flip": (Forking, "flip", True, "parent"),
+}
+_IN_CI = ("child-behind-the-flip", "parent-before-the-flip")
+_ASKED = os.environ.get("SPLIT_STEPS", ",".join(_IN_CI))
+
+
+class StandStill:
+    """Has the first call of a method stand still, before or behind what it does, until it is let go."""
+
+    def __init__(self, owner: type, name: str, *, behind: bool) -> None:
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+        self._call: Callable[..., Awaitable[Any]] = getattr(owner, name)
+        self._behind = behind
+
+    async def __call__(self, *args: Any) -> Any:
+        """Perform the call."""
+        first = not self.reached.is_set()
+        if not (first and self._behind):
+            if first:
+                await self._stand()
+            return await self._call(*args)
+        result = await self._call(*args)
+        await self._stand()
+        return result
+
+    async def _stand(self) -> None:
+        self.reached.set()
+        await self.released.wait()
+
+
+@pytest.mark.parametrize("round_", range(int(os.environ.get("SPLIT_ROUNDS", "1"))))
+@pytest.mark.parametrize("step", [each for each in STEPS if _ASKED == "all" or each in _ASKED])
+async def test_split_whose_member_is_killed_at_a_step_is_done_by_others(
+    cluster: Cluster,
+    journals: JournalClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    round_: int,
+) -> None:
+    """Killed at any step, each row is handled once, by the shard that owns its key, and the split is done in the end:
+    what decides is in etcd, and both logs are fenced.
+    """
+    del round_
+    owner, name, behind, victim = STEPS[step]
+    await create_logs(journals, PARENT)
+    producer = Producer(journals)
+    async with cluster.member(
+        "one", application=application(), state_dir=str(tmp_path / "one")
+    ) as one:
+        async with client_of(one) as client:
+            await client.apply(upserts(spec(cluster)))
+            await wait_for_primaries(client, PARENT)
+        async with cluster.member(
+            "two", application=application(), state_dir=str(tmp_path / "two")
+        ) as two:
+            async with traffic(producer) as sent:
+                still = StandStill(owner, name, behind=behind)
+
+                async def called(*args: Any) -> Any:
+                    return await still(*args)
+
+                monkeypatch.setattr(owner, name, called)
+                async with ElasticClient(two.address) as elastic, client_of(two) as client:
+                    await elastic.split(PARENT, journals)
+                    await eventually(still.reached.is_set)
+                    found = await statuses(client)
+                    where = {key: replicas[0][0] for key, replicas in found.items()}
+                assert where == {PARENT: "member-one", CHILD: "member-two"}
+                killed, survivor = (one, two) if victim == "parent" else (two, one)
+                killed.force_stop()
+                still.released.set()
+                await _both_serve(survivor)
+                at_split = sent.total()
+                await eventually(lambda: sent.total() > at_split + 200)
+                async with ElasticClient(survivor.address) as elastic:
+
+                    async def over() -> bool:
+                        return not await elastic.splits()
+
+                    await eventually(over)
+            end = await producer.publish(SOURCE, KEYS)
+            sent.update(KEYS)
+            await check_split([survivor.resolver], journals, sent, end)
+
+
+async def _both_serve(member: Service) -> None:
+    """Wait until parent and child have a primary each, on one member."""
+    async with client_of(member) as client:
+
+        async def serve() -> bool:
+            found = await statuses(client)
+            replicas = [found.get(each, []) for each in (PARENT, CHILD)]
+            return all([status for _, status in each] == ["PRIMARY"] for each in replicas)
+
+        await eventually(serve)
+
+
+async def test_flip_whose_answer_is_lost_is_recovered_from_its_hints(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child does not know that the fork is committed: its next life finds the spec changed, and plays both logs."""
+    await create_logs(journals, PARENT)
+    producer = Producer(journals)
+    flip = Forking.flip
+    lost: list[str] = []
+
+    async def answered(self: Forking, *args: Any) -> None:
+        await flip(self, *args)
+        if not lost:
+            lost.append("answer")
+            raise EtcdUnavailableError(("etcd",), "the answer was lost")
+
+    monkeypatch.setattr(Forking, "flip", answered)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        async with traffic(producer) as sent:
+            await elastic.split(PARENT, journals)
+            await wait_for_primaries(client, CHILD)
+            at_split = sent.total()
+            await eventually(lambda: sent.total() > at_split + 200)
+        end = await producer.publish(SOURCE, KEYS)
+        sent.update(KEYS)
+        assert lost
+        await check_split([one.resolver], journals, sent, end)
+        # Its backups are of its own log, so that a later recovery begins, too.
+        await client.unassign([CHILD])
+        await wait_for_primaries(client, CHILD)
+        await check_split([one.resolver], journals, sent, end)
+
+
+async def test_cancelled_split_leaves_the_parent_with_all_keys(
+    cluster: Cluster,
+    journals: JournalClient,
+    etcd: EtcdClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cancelled while the parent rests: it goes on with the whole range, nothing is left, and it can be split again."""
+    await create_logs(journals, PARENT)
+    producer = Producer(journals)
+    still = StandStill(Forking, "flip", behind=False)
+
+    async def called(*args: Any) -> Any:
+        return await still(*args)
+
+    monkeypatch.setattr(Forking, "flip", called)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        async with traffic(producer) as sent:
+            await elastic.split(PARENT, journals)
+            await eventually(still.reached.is_set)
+            with pytest.raises(ValidationError, match="being split already"):
+                await elastic.plan_split(PARENT, at_group=5)
+            await elastic.cancel_split(CHILD)
+            assert await ranges(client) == {PARENT: KeyRange(0, 4096)}
+            prefix = f"/broadsheet.v1{cluster.root}/fork"
+            assert not (await etcd.get_range(prefix.encode(), f"{prefix}~".encode())).kvs
+            still.released.set()
+            at_cancel = sent.total()
+            await eventually(lambda: sent.total() > at_cancel + 200)
+            await elastic.split(PARENT, journals)
+            await wait_for_primaries(client, CHILD)
+        end = await producer.publish(SOURCE, KEYS)
+        sent.update(KEYS)
+        await check_split([one.resolver], journals, sent, end)
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"),
+    [
+        ({"at_group": 4095, "child": PARENT}, "expected the id of a new shard"),
+        ({"child": "x"}, "child"),
+    ],
+)
+async def test_split_that_cannot_be_is_refused_with_the_field(
+    cluster: Cluster, wish: dict[str, Any], problem: str
+) -> None:
+    """Nothing is written by what is refused, and the error says what would be accepted."""
+    async with (
+        cluster.member("one", application=application()) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        paused = spec(cluster)
+        await client.apply(upserts(paused))
+        with pytest.raises(ValidationError, match=problem):
+            await elastic.plan_split(PARENT, **wish)
+        assert await ranges(client) == {PARENT: KeyRange(0, 4096)}
+
+
+async def test_split_of_a_shard_whose_application_is_not_keyed_is_refused_by_its_name(
+    cluster: Cluster,
+) -> None:
+    """A store that cannot give keys away would have both shards count all rows."""
+    async with (
+        cluster.member("one") as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        with pytest.raises(ValidationError, match="Tally is not divided by key"):
+            await elastic.plan_split(PARENT)

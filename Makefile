@@ -95,7 +95,7 @@ nightly-examples: ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py
 # Queries that stop on a real Spark, and go on on shards.
 nightly-import: ; IMPORT_SEEDS=0:24 $(PYTEST) -q --timeout 0 tests/spark/taken_over_queries.py
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
-nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
+nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_members.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks

@@ -1,7 +1,8 @@
-"""Real Gazette brokers for nightly tests: built once, from pinned and hashed Go modules, into the checkout's cache.
+"""Real Gazette brokers and consumers for nightly tests: built once, from pinned and hashed Go modules, into the
+checkout's cache.
 
-Each keeps fragments below its own directory, cannot outlive the tests, and can be killed and started again at its
-address.
+Each broker keeps fragments below its own directory, cannot outlive the tests, and can be killed and started again at
+its address.
 """
 
 from __future__ import annotations
@@ -29,32 +30,42 @@ LEASE_SECONDS: Final = 20
 
 _MODULE = Path(__file__).parent / "gazette_module"
 _CACHE = Path(__file__).parents[2] / ".cache" / "gazette"
-_PROGRAM = "go.gazette.dev/core/cmd/gazette"
+_SOURCES = ("go.sum", "member/main.go")
 
 
 def gazette_program() -> Path:
-    """Return the `gazette` program, built if it is not in the cache; needs Go 1.22 or later on PATH.
+    """Return the `gazette` program, as `_built` does."""
+    return _built("gazette", "go.gazette.dev/core/cmd/gazette")
+
+
+def member_program() -> Path:
+    """Return the consumer of `gazette_module/member`, as `_built` does."""
+    return _built("member", "./member")
+
+
+def _built(name: str, package: str) -> Path:
+    """Return a program, built if it is not in the cache; needs Go 1.22 or later on PATH.
 
     Raises:
         RuntimeError: there is no Go, or it failed; the error has its output.
     """
-    digest = hashlib.sha256((_MODULE / "go.sum").read_bytes()).hexdigest()[:16]
-    program = _CACHE / digest / "gazette"
+    digest = hashlib.sha256(b"".join((_MODULE / each).read_bytes() for each in _SOURCES))
+    program = _CACHE / digest.hexdigest()[:16] / name
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            _build(program)
+            _build(program, package)
     return program
 
 
-def _build(program: Path) -> None:
+def _build(program: Path, package: str) -> None:
     go = shutil.which("go")
     if go is None:
         raise RuntimeError("no program `go` on PATH: install Go 1.22 or later to build Gazette")
     built = program.with_suffix(".building")
     done = subprocess.run(
-        [go, "build", "-mod=readonly", "-o", str(built), _PROGRAM],
+        [go, "build", "-mod=readonly", "-o", str(built), package],
         cwd=_MODULE,
         capture_output=True,
         text=True,

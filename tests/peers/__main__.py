@@ -66,6 +66,14 @@ PEERS: Final = (
         ("go",),
     ),
     Peer(
+        "Gazette consumers",
+        "go:go.gazette.dev/core",
+        "real",
+        "a consumer in Go and members of ours in one cluster: take-overs both ways, carried records, readers of both",
+        ("tests/gazette/go_members.py",),
+        ("go",),
+    ),
+    Peer(
         "Azure Event Hubs' processor",
         "pypi:azure-eventhub",
         "real, on a hub without a network",

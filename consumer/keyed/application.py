@@ -172,6 +172,7 @@ class KeyedShardStore(KeyedStore):
             watermark_ms=run.watermark_ms,
             next_timer_ms=run.next_due_ms,
             late_rows=run.late_rows,
+            failed_calls=run.failed_calls,
         )
 
     def tables(self) -> Mapping[str, pa.Schema]:

@@ -438,7 +438,14 @@ class KeyedStore:
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
-        return self._required().size()
+        index = self._committed()
+        # Another thread may destroy the store meanwhile, and an index that is closed cannot be asked.
+        if not index.acquire():
+            raise StoreClosedError(self._fqn)
+        try:
+            return index.rows.size()
+        finally:
+            index.release()
 
     def committed_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield (place and suffix, row) of all rows of keys; each step shows the commits that are durable by then.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,6 +19,8 @@ from prometheus_client.registry import Collector
 from broadsheet.allocator.model import ItemId
 from broadsheet.consumer.registry.key_space import status_of
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.replica_progress import keyed_counts
+from broadsheet.consumer.stores.keyed_queries import KeyedCounts
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 NAME = "gazette_shard_up"
@@ -29,6 +32,7 @@ def register_shard_gauges(shards: Mapping[ItemId, LiveShard], registry: Collecto
     """Show the shards of a mapping, as it is at each collection."""
     registry.register(ShardUp(shards))
     registry.register(ShardSizes(shards))
+    registry.register(KeyedStates(shards))
 
 
 class ShardUp(Collector):
@@ -100,6 +104,80 @@ class ShardSizes(Collector):
             size = _size_of(directory)
             self._measured[shard] = time.monotonic(), size
         return size
+
+
+class KeyedStates(Collector):
+    """Collects the state of keyed shards in numbers, each in constant time, from the primaries of this process."""
+
+    def __init__(self, shards: Mapping[ItemId, LiveShard]) -> None:
+        self._shards = shards
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the present samples; a time that is not known yet has none."""
+        families = [(kind(name, text, labels=("shard",)), of) for kind, name, text, of in _KEYED]
+        for shard in tuple(self._shards.values()):
+            counts = keyed_counts(shard)
+            if counts is None:
+                continue
+            for family, value_of in families:
+                value = value_of(counts)
+                if value is not None:
+                    family.add_metric((shard.fqn,), value)
+        return [family for family, _ in families]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering does not collect."""
+        return ()
+
+
+_KEYED: Final[
+    tuple[
+        tuple[
+            type[GaugeMetricFamily] | type[CounterMetricFamily],
+            str,
+            str,
+            Callable[[KeyedCounts], float | None],
+        ],
+        ...,
+    ]
+] = (
+    (
+        GaugeMetricFamily,
+        "broadsheet_keyed_state_rows",
+        "Rows of a primary's keyed state and of its indexes, as the index estimates them.",
+        lambda counts: counts.rows,
+    ),
+    (
+        GaugeMetricFamily,
+        "broadsheet_keyed_state_bytes",
+        "Bytes of these rows, as the index estimates them.",
+        lambda counts: counts.state_bytes,
+    ),
+    (
+        GaugeMetricFamily,
+        "broadsheet_keyed_watermark_timestamp_seconds",
+        "Watermark of the last transaction, Unix time; none before the first event time.",
+        lambda counts: counts.watermark_ms / 1000 if counts.watermark_ms else None,
+    ),
+    (
+        GaugeMetricFamily,
+        "broadsheet_keyed_next_timer_timestamp_seconds",
+        "The earliest timer as of the last transaction, Unix time; none if there is no timer.",
+        lambda counts: None if counts.next_timer_ms is None else counts.next_timer_ms / 1000,
+    ),
+    (
+        CounterMetricFamily,
+        "broadsheet_keyed_late_rows",
+        "Rows that came behind the watermark; begins at 0 with each attempt.",
+        lambda counts: counts.late_rows,
+    ),
+    (
+        CounterMetricFamily,
+        "broadsheet_keyed_failed_calls",
+        "Calls of handlers that failed and were set apart; begins at 0 with each attempt.",
+        lambda counts: counts.failed_calls,
+    ),
+)
 
 
 def _size_of(directory: Path) -> int:

@@ -26,7 +26,7 @@ import structlog
 
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.state.load import Lag
-from broadsheet.consumer.application import FollowingApplication
+from broadsheet.consumer.application import FollowingApplication, Store
 from broadsheet.consumer.elastic.family import is_fork
 from broadsheet.consumer.elastic.flip import HeldKey
 from broadsheet.consumer.errors import (
@@ -201,6 +201,11 @@ class LiveShard:
     def playback(self) -> PlaybackProgress | None:
         """Progress of the recovery log's playback; None without a log, or while none is played."""
         return self._recovery.progress if self._recovery is not None else None
+
+    @property
+    def store(self) -> Store | None:
+        """The store while the current attempt serves; it may go at any time, so use only what any thread may."""
+        return self._attempt.store if self.is_ready else None
 
     @property
     def is_ready(self) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broadsheet.consumer.errors import ShardStoppedError, StoreError
+from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.stall_watch import write_heads
-from broadsheet.consumer.stores.keyed_queries import KeyedQueryStore
+from broadsheet.consumer.stores.keyed_queries import KeyedCounts, KeyedQueryStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 from broadsheet.wire.shard_pb2 import ShardSpec
@@ -69,21 +69,21 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
     return progress
 
 
-def _keyed(shard: LiveShard) -> KeyedProgress | None:
-    """Return what a primary's keyed state amounts to; None if it has none, or leaves at this moment."""
-    try:
-        reference = shard.acquire()
-    except ShardStoppedError:
+def keyed_counts(shard: LiveShard) -> KeyedCounts | None:
+    """Return what a primary's keyed state amounts to, on any thread; None if it has none, or leaves at this moment."""
+    store = shard.store
+    if store is None or not isinstance(store, KeyedQueryStore):
         return None
     try:
-        store = reference.store
-        if not isinstance(store, KeyedQueryStore):
-            return None
-        counts = store.counts()
+        return store.counts()
     except StoreError:
         return None
-    finally:
-        reference.release()
+
+
+def _keyed(shard: LiveShard) -> KeyedProgress | None:
+    counts = keyed_counts(shard)
+    if counts is None:
+        return None
     return KeyedProgress(
         rows=counts.rows,
         state_bytes=counts.state_bytes,

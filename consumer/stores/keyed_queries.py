@@ -173,6 +173,8 @@ class KeyedCounts:
     """Unix milliseconds; None: there is none."""
     late_rows: int
     """Rows that were late in this life."""
+    failed_calls: int = 0
+    """Calls of handlers that failed and were set apart, in this life."""
 
 
 @runtime_checkable

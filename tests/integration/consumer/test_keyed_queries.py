@@ -69,6 +69,7 @@ class Pair:
     standby: Service
     client: ShardClient
     end: int
+    root: str
 
 
 @asynccontextmanager
@@ -99,7 +100,18 @@ async def pair(cluster: Cluster, journals: JournalClient, directory: Path) -> As
                 ]
 
             await eventually(standing)
-            yield Pair(primary, standby, client, end)
+            yield Pair(primary, standby, client, end, cluster.root)
+
+
+def metrics_of(member: Service, root: str) -> dict[str, float]:
+    """Return the samples of the shard's keyed state at a member."""
+    return {
+        sample.name: sample.value
+        for family in member.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("broadsheet_keyed_")
+        and sample.labels == {"shard": f"{root}/items/{SHARD}"}
+    }
 
 
 async def posted(member: Service, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -209,6 +221,14 @@ async def test_pages_timers_and_schema_are_those_of_the_processor(
         async with StateClient(members.standby.address) as states:
             (told,) = (await states.list_replicas()).replicas
         assert not told.HasField("keyed")
+        samples = metrics_of(members.primary, members.root)
+        assert samples["broadsheet_keyed_state_rows"] > len(set(KEYS))
+        assert samples["broadsheet_keyed_state_bytes"] > 0
+        assert samples["broadsheet_keyed_watermark_timestamp_seconds"] == len(KEYS) / 1000
+        assert samples["broadsheet_keyed_next_timer_timestamp_seconds"] == (4 + QUIET_MS) / 1000
+        assert samples["broadsheet_keyed_late_rows_total"] == 0
+        assert samples["broadsheet_keyed_failed_calls_total"] == 0
+        assert not metrics_of(members.standby, members.root)
 
         wrong = KeyedReadOptions(columns=["total"])
         with pytest.raises(ValidationError, match=r"columns\[0\]: expected one of key, count, end"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.client import StateClient
+from broadsheet.consumer.client import KeyedClient, KeyedReadOptions, StateClient
 from broadsheet.consumer.keyed import (
     EventTime,
     JournalOutput,
@@ -30,6 +30,7 @@ from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.security.auth import Claims
 from broadsheet.spark_bridge.keyed import HostingOptions, StatefulProcessorApplication
+from broadsheet.wire.keyed_pb2 import KEYED_ENCODING_ARROW
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,
@@ -54,6 +55,8 @@ SHARD = "shard-a"
 KEYS = ["a", "b", "a", "c", "b", "a"]
 QUIET_MS = 50
 """After so much event time without a row a key ends."""
+FAR_MS = 1 << 42
+"""A time of the clock that does not come."""
 
 
 class Sessions(KeyedProcessor):
@@ -122,15 +125,19 @@ class SparkSessions(TwoModes):
     columns = ("key", "n", "what")
 
     def init(self, handle: Any) -> None:
-        """Declare the count."""
+        """Declare the count, and the rows by number."""
         super().init(handle)
         self.count = handle.getValueState("count", "n long")
+        self.echoed = handle.getMapState("echoed", "n long", "what string")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Count, echo, and ask to be called soon."""
         numbers = [int(row.n) for row in self.taken(rows)]
         self.count.update(((self.count.get() or (0,))[0] + len(numbers),))
+        for number in numbers:
+            self.echoed.updateValue((number,), ("row",))
         self.h.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 100)
+        self.h.registerTimer(FAR_MS)
         yield from self.emitted(*((key[0], number, "row") for number in numbers))
 
     def handleExpiredTimer(  # noqa: N802
@@ -178,6 +185,20 @@ def sessions(index: IndexKind = "rocksdb") -> Any:
         event_time=EventTime(column="n"),
         side=JournalOutput(MappedJournal(SIDE, NDJSON), JsonType()),
         state=StateOptions(index=index),
+    )
+
+
+def spark_sessions(*, in_pandas: bool = False) -> Any:
+    """Return the application that hosts a processor of Spark's."""
+    return SparkMemberApplication(
+        SparkSessions(in_pandas=in_pandas),
+        key="key",
+        inputSchema="key string, n long",
+        outputStructType="key string, n long, what string",
+        timeMode="ProcessingTime",
+        inPandas=in_pandas,
+        output=JournalOutput(MappedJournal(OUTPUT, NDJSON), JsonType()),
+        options=HostingOptions(state=StateOptions(index="memory")),
     )
 
 
@@ -318,16 +339,7 @@ async def test_keyed_processor_of_spark_runs_on_members_and_its_state_moves(
 ) -> None:
     """A StatefulProcessor runs on members that have no JVM; a second member goes on with its state and its timers."""
     await create_logs(journals, SHARD)
-    application: Any = SparkMemberApplication(
-        SparkSessions(in_pandas=in_pandas),
-        key="key",
-        inputSchema="key string, n long",
-        outputStructType="key string, n long, what string",
-        timeMode="ProcessingTime",
-        inPandas=in_pandas,
-        output=JournalOutput(MappedJournal(OUTPUT, NDJSON), JsonType()),
-        options=HostingOptions(state=StateOptions(index="memory")),
-    )
+    application = spark_sessions(in_pandas=in_pandas)
     producer = Producer(journals)
     for number, name in enumerate(("one", "two"), start=1):
         async with (
@@ -351,3 +363,38 @@ async def test_keyed_processor_of_spark_runs_on_members_and_its_state_moves(
         each["n"] for each in await committed(journals, OUTPUT) if each["what"] == "row"
     )
     assert echoed == list(range(1, 2 * len(KEYS) + 1))
+
+
+async def test_state_of_a_processor_of_spark_is_looked_up_by_key_prefix_and_timer(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
+) -> None:
+    """What no streaming query offers: its state, by the names and types that the processor declared, while it runs."""
+    await create_logs(journals, SHARD)
+    async with (
+        cluster.member(
+            "one", application=spark_sessions(), state_dir=str(tmp_path / "one")
+        ) as member,
+        client_of(member) as client,
+        KeyedClient(member.address) as states,
+    ):
+        await client.apply(upserts(recorded(shard(SHARD, SOURCE), cluster.root)))
+        await wait_for_primaries(client, SHARD)
+        end = await Producer(journals).publish(SOURCE, KEYS)
+        options = KeyedReadOptions(read_through={SOURCE: end}, encoding=KEYED_ENCODING_ARROW)
+
+        (table,) = (await states.describe(SHARD)).tables
+        assert [(each.name, each.kind) for each in table.variables] == [
+            ("count", "value"),
+            ("echoed", "map"),
+            ("timers", "timers"),
+        ]
+        answer = await states.get(SHARD, [("a",)], options)
+        (found,) = pa.ipc.open_stream(answer.arrow).read_all().to_pylist()
+        assert (found["key"], found["count"]) == ("a", {"n": 3})
+        assert found["echoed"] == [({"n": number}, {"what": "row"}) for number in (1, 3, 6)]
+        assert found["timers"][-1] == FAR_MS
+        begun = [page async for page in states.scan(SHARD, text_prefix="b")]
+        assert [row["key"] for page in begun for row in page.rows] == ["b"]
+        (far,) = [page async for page in states.timers(SHARD, from_ms=FAR_MS)]
+        assert sorted(str(row["key"]) for row in far.rows) == ["a", "b", "c"]
+        assert {row["due_ms"] for row in far.rows} == {FAR_MS}

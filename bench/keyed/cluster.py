@@ -71,6 +71,8 @@ class Members:
         arguments += ["--port", "0", "--limit", "4", "--log-level", "warning"]
         arguments += ["--state-dir", str(self.directory(name))]
         arguments += ["--drain-seconds", "0", "--drain-alone-seconds", "0"]
+        # Fail-overs are measured one after the other: a shard must not be suspected of killing its members.
+        arguments += ["--young-deaths-max", "0"]
         process = EmbeddedMemberProcess(
             "bench.keyed.app:create", arguments, log_file=self.of.directory / f"{name}.log"
         )

@@ -3,7 +3,7 @@
 {root}.clusters/{cluster}/orders/{whom}     orders members of a cluster to leave; see `member.orders`
 {root}.clusters/{cluster}/hosts/{task}      host of a member's task: `member.identity.Host`
 {root}.clusters/{cluster}/failure           reason of the latest failure of a member
-{root}.drivers/{cluster}                    a driver that lives, and its settings: `cluster.joining.DriverRecord`
+{root}.clusters/{cluster}/driver            its driver, while it lives, and settings: `cluster.joining.DriverRecord`
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
 {root}.queries/{query}/{target}             those of a streaming query's latest micro-batch in one target
 {root}.queries/{query}                      the same as earlier versions wrote it
@@ -20,11 +20,6 @@ def clusters_prefix(root: str) -> bytes:
     return f"{check_root(root)}.clusters/".encode()
 
 
-def drivers_prefix(root: str) -> bytes:
-    """Return the prefix of the keys of drivers; the name of the driver's cluster follows."""
-    return f"{check_root(root)}.drivers/".encode()
-
-
 def cluster_prefix(root: str, cluster: str) -> bytes:
     """Return the prefix of all keys of one cluster."""
     return clusters_prefix(root) + f"{cluster}/".encode()
@@ -38,6 +33,18 @@ def orders_prefix(root: str, cluster: str) -> bytes:
 def hosts_prefix(root: str, cluster: str) -> bytes:
     """Return the prefix of the keys that hold the hosts of a cluster's members."""
     return cluster_prefix(root, cluster) + b"hosts/"
+
+
+def driver_key(root: str, cluster: str) -> bytes:
+    """Return the key of a cluster's driver."""
+    return cluster_prefix(root, cluster) + b"driver"
+
+
+def is_driver_key(root: str, key: bytes) -> bool:
+    """Return whether a key at a root is that of a driver, of whichever cluster."""
+    prefix = clusters_prefix(root)
+    _, slash, rest = key.removeprefix(prefix).partition(b"/")
+    return key.startswith(prefix) and bool(slash) and rest == b"driver"
 
 
 def failure_key(root: str, cluster: str) -> bytes:

@@ -141,7 +141,7 @@ def shards() -> None:
     },
 )
 def keyed() -> None:
-    """Look into the state of keyed shards and streams, by key, while they run; take over that of a query of Spark's."""
+    """Look into the state of keyed shards by key; take over that of a Spark query."""
 
 
 @main.group(

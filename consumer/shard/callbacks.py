@@ -148,6 +148,7 @@ class Callbacks:
         self.deliveries = 0
         """How often it came further: by a message, or by a batch where it takes batches. Read on any thread."""
         self._shard = shard
+        self._shard_id = shard.id
         self._application = application
         # Asked once, because `isinstance` of a protocol looks for each of its methods.
         self._begin_finisher = application if isinstance(application, BeginFinisher) else None
@@ -386,10 +387,10 @@ class Callbacks:
         return consumed
 
     def _named(self, operation: str) -> _Named:
-        return _Named(self._shard.id, operation)
+        return _Named(self._shard_id, operation)
 
     def _error(self, operation: str, error: BaseException) -> ApplicationError:
-        return ApplicationError(self._shard.id, operation, error)
+        return ApplicationError(self._shard_id, operation, error)
 
 
 class _Named:

@@ -4,7 +4,7 @@
     run       renews the lease; a driver that was cut off for longer enrols again
     leave     ends the lease, and sweeps
 
-    {root}.drivers/{cluster}    `joining.DriverRecord`, on the driver's lease
+    {root}.clusters/{cluster}/driver    `joining.DriverRecord`, on the driver's lease
 
 Members depend on none of it: they have leases of their own, and go on without their driver for as long as Spark lets
 them.
@@ -25,7 +25,7 @@ from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.spark_bridge.cluster.joining import DRIVER, DriverRecord, differences
 from broadsheet.spark_bridge.errors import ClusterJoinError
-from broadsheet.spark_bridge.keys import cluster_prefix, clusters_prefix, drivers_prefix
+from broadsheet.spark_bridge.keys import cluster_prefix, clusters_prefix, driver_key, is_driver_key
 from broadsheet.spark_bridge.member.identity import parse_suffix
 
 LEASE_SECONDS = 10.0
@@ -37,9 +37,8 @@ _log = structlog.get_logger()
 
 async def read_drivers(etcd: Etcd, root: str) -> tuple[DriverRecord, ...]:
     """Return the drivers that live at a root, in the order in which they came; unreadable ones are logged."""
-    prefix = drivers_prefix(root)
-    found = await etcd.get_range(prefix, prefix_range_end(prefix))
-    readable = (_decoded(kv, root) for kv in sorted(found.kvs, key=lambda kv: kv.create_revision))
+    found = sorted(await _driver_keys(etcd, root), key=lambda kv: kv.create_revision)
+    readable = (_decoded(kv, root) for kv in found)
     return tuple(one for one in readable if isinstance(one, DriverRecord))
 
 
@@ -61,8 +60,7 @@ class Enrolment:
         self._etcd = etcd
         self._keys = keys
         self._cluster = cluster
-        self._prefix = drivers_prefix(keys.root)
-        self._key = self._prefix + cluster.encode()
+        self._key = driver_key(keys.root, cluster)
         self._joins = joins
         self._clock = clock or SystemClock()
         self._driver: DriverRecord | None = None
@@ -124,10 +122,10 @@ class Enrolment:
         return keeper
 
     async def _compare(self, driver: DriverRecord) -> None:
-        found = await self._etcd.get_range(self._prefix, prefix_range_end(self._prefix))
-        own = next((kv.create_revision for kv in found.kvs if kv.key == self._key), 0)
+        found = await _driver_keys(self._etcd, self._keys.root)
+        own = next((kv.create_revision for kv in found if kv.key == self._key), 0)
         # Of two that come at once only the later one compares, so that they do not refuse each other.
-        for kv in found.kvs:
+        for kv in found:
             if kv.create_revision < own:
                 self._compare_with(driver, _decoded(kv, self._keys.root))
 
@@ -155,22 +153,29 @@ class Enrolment:
 
     async def _sweep(self, driver: DriverRecord) -> None:
         """Remove the orders and hosts of clusters whose driver and members are gone, because a kill leaves them."""
-        prefix, members = clusters_prefix(self._keys.root), self._keys.members_prefix
+        root = self._keys.root
+        prefix, members = clusters_prefix(root), self._keys.members_prefix
         found = await self._etcd.txn(
-            (), tuple(Get(each, prefix_range_end(each)) for each in (prefix, self._prefix, members))
+            (), tuple(Get(each, prefix_range_end(each)) for each in (prefix, members))
         )
-        left, drivers, announced = found.gets
-        living = {kv.key.removeprefix(self._prefix) for kv in drivers} | {self._cluster.encode()}
+        left, announced = found.gets
+        clusters = {kv.key: kv.key.removeprefix(prefix).partition(b"/")[0] for kv in left}
+        living = {name for key, name in clusters.items() if is_driver_key(root, key)}
         # Members that are alone, or whose driver is of an earlier release, still watch their orders.
         applications = {driver.application_id, *(_application_of(kv.key) for kv in announced)}
-        for name in sorted(
-            {kv.key.removeprefix(prefix).partition(b"/")[0] for kv in left} - living
-        ):
+        for name in sorted({*clusters.values()} - living - {self._cluster.encode()}):
             cluster = name.decode(errors="replace")
             if cluster.rpartition("-")[0] not in applications:
-                gone = cluster_prefix(self._keys.root, cluster)
+                gone = cluster_prefix(root, cluster)
                 await self._etcd.txn((), (Delete(gone, prefix_range_end(gone)),))
-                _log.info("cluster.swept", root=self._keys.root, cluster=cluster)
+                _log.info("cluster.swept", root=root, cluster=cluster)
+
+
+async def _driver_keys(etcd: Etcd, root: str) -> tuple[KeyValue, ...]:
+    # Beside the cluster's other keys, where every driver's role may write, also one of an earlier release.
+    prefix = clusters_prefix(root)
+    found = await etcd.get_range(prefix, prefix_range_end(prefix))
+    return tuple(kv for kv in found.kvs if is_driver_key(root, kv.key))
 
 
 def _decoded(kv: KeyValue, root: str) -> DriverRecord | DocumentError:

@@ -28,6 +28,7 @@ class DevProcess:
     """What it printed when it was ready."""
     cluster: Mapping[str, str]
     """The part of the environment that leads to it."""
+    pid: int
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script that may call `shardctl`."""
@@ -70,7 +71,7 @@ def running_dev(
         addresses = re.search(r"--address (\S+) --broker (\S+)", text)
         assert addresses, text
         cluster = {"CONSUMER_ADDRESS": addresses[1], "BROKER_ADDRESS": addresses[2]}
-        yield DevProcess(directory, environment | cluster, text, cluster)
+        yield DevProcess(directory, environment | cluster, text, cluster, process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 0, log.read_text()
     finally:

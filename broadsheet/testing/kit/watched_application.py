@@ -16,6 +16,7 @@ from broadsheet.consumer.application import (
     Application,
     BatchConsumer,
     BeginFinisher,
+    DividedByKey,
     FollowingApplication,
     MessageProducer,
     SelfWaking,
@@ -95,6 +96,8 @@ class WatchedApplication:
             self.finished_txn = application.finished_txn
         if isinstance(application, SelfWaking):
             self.next_txn_after = application.next_txn_after
+        if isinstance(application, DividedByKey):
+            self.why_indivisible = application.why_indivisible
         if isinstance(application, FollowingApplication):
             self.new_follower = application.new_follower
         if isinstance(application, MessageProducer):

@@ -38,7 +38,7 @@ def test_processor_of_the_page_runs_in_dev_without_a_jvm(tmp_path: Path) -> None
             {name: value for name, value in row.items() if name != "_meta"}
             for row in eventually_sync(ended, timeout_seconds=60)
         ]
-        started = psutil.Process().children(recursive=True)
+        started = psutil.Process(dev.pid).children(recursive=True)
         names = {each.name() for each in started}
 
     assert rows == [json.loads(line) for line in publish.shown]

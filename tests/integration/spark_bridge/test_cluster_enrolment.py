@@ -16,7 +16,7 @@ from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.cluster.enrolment import Enrolment, read_drivers
 from broadsheet.spark_bridge.cluster.joining import DriverRecord
 from broadsheet.spark_bridge.errors import ClusterJoinError
-from broadsheet.spark_bridge.keys import drivers_prefix, hosts_prefix
+from broadsheet.spark_bridge.keys import driver_key, hosts_prefix
 from broadsheet.wire.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 
@@ -90,7 +90,7 @@ async def test_driver_beside_the_record_of_a_later_release_or_damage_is_refused(
     etcd: EtcdClient, etcd_root: str
 ) -> None:
     """Settings that cannot be read cannot be said to fit. A driver that does not join is not held up."""
-    key = drivers_prefix(etcd_root) + b"app-9-q"
+    key = driver_key(etcd_root, "app-9-q")
     for value, told in ((b'{"min_reader":2}', "a later release wrote"), (b"{", "app-2|truncated")):
         await etcd.put(key, value)
         with pytest.raises(ClusterJoinError, match=told):
@@ -104,7 +104,7 @@ async def test_driver_whose_lease_was_lost_enrols_again(etcd: EtcdClient, etcd_r
     """A driver that was suspended must not look dead afterwards: others would sweep its members' orders."""
     driver = _driver(etcd, etcd_root, "app-1-x")
     await driver.enrol(FIRST)
-    key = drivers_prefix(etcd_root) + b"app-1-x"
+    key = driver_key(etcd_root, "app-1-x")
     lost = LeaseId((await etcd.get_range(key)).kvs[0].lease)
 
     async def is_back() -> bool:

@@ -1,5 +1,6 @@
 """Streams by key: windows, aggregates, joins, and processors with state. Needs the extra `broadsheet[keyed]`."""
 
+from broadsheet.consumer.direct import KafkaCluster, KafkaOutput
 from broadsheet.consumer.keyed import (
     Aggregate,
     EventTime,
@@ -41,6 +42,8 @@ __all__ = [
     "Aggregate",
     "EventTime",
     "JournalOutput",
+    "KafkaCluster",
+    "KafkaOutput",
     "KeyRows",
     "KeyedApplication",
     "KeyedProcessor",

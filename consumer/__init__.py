@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DeferToNextTxnError as DeferToNextTxnError,
         FollowingApplication as FollowingApplication,
         MessageProducer as MessageProducer,
+        RecordPublisher as RecordPublisher,
         Resolution as Resolution,
         Resolver as Resolver,
         SelfWaking as SelfWaking,
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     )
     from broadsheet.consumer.client.state_client import StateClient as StateClient
     from broadsheet.consumer.client.sync_client import SyncShardClient as SyncShardClient
+    from broadsheet.consumer.direct.kafka_output import (
+        KafkaCluster as KafkaCluster,
+        KafkaOutput as KafkaOutput,
+    )
     from broadsheet.consumer.errors import ShardError as ShardError
     from broadsheet.consumer.member.config import MemberConfig as MemberConfig
     from broadsheet.consumer.member.service import run_member as run_member

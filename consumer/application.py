@@ -27,6 +27,7 @@ from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
 from broadsheet.journals.message.publisher import Publisher
+from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.security.auth import Claims
 from broadsheet.wire import journal_pb2, shard_pb2
@@ -380,6 +381,116 @@ class Resolver(Protocol):
         """Return the cached channel to the process named by `header.process_id`, for the single hop of a proxied
         request.
         """
+        ...
+
+
+class RecordConnection(Protocol):
+    """A shard's way into another system, for one attempt to serve it."""
+
+    @property
+    def key(self) -> str:
+        """Key of its intents in checkpoints; no journal's name."""
+        ...
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the running transaction's records, encoded."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Report whether the running transaction should take no more input."""
+        ...
+
+    def add(
+        self,
+        output: RecordOutput,
+        message: Any,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Add a message to the running transaction; on the worker thread, where it may block."""
+        ...
+
+    def take_intent(self) -> bytes:
+        """Return the intent of the transaction that closes; on the worker thread."""
+        ...
+
+    def start(self) -> None:
+        """Begin to fence former attempts, in the background."""
+        ...
+
+    def settle(self, restored: bytes, store: Store) -> bytes:
+        """Go on from a restored checkpoint's intent; return the one that is to be acknowledged."""
+        ...
+
+    def acknowledge(
+        self, content: bytes, after: Future[object] | None, *, recovered: bool
+    ) -> OpFuture:
+        """Send the records of an intent, after its commit; if it was `recovered`, unless the system has them."""
+        ...
+
+    def renew(self) -> None:
+        """Do what an idle shard must do now and then for the system not to forget it, in the background."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way. Idempotent."""
+        ...
+
+
+class RecordSystem(Protocol):
+    """Another system that takes records, such as a Kafka cluster."""
+
+    @property
+    def key(self) -> str:
+        """Key of its intents in checkpoints."""
+        ...
+
+    def open(self, shard: Shard, *, bytes_max: int, clock: Clock | None = None) -> RecordConnection:
+        """Return the connection of one attempt to serve a shard; nothing is opened yet.
+
+        Args:
+            shard: Whose.
+            bytes_max: Of a transaction's records.
+            clock: Stamps records; None: the machine's.
+        """
+        ...
+
+
+class RecordOutput(Protocol):
+    """A destination of records in another system, such as a topic."""
+
+    @property
+    def topic(self) -> str:
+        """Its name there."""
+        ...
+
+    @property
+    def cluster(self) -> RecordSystem:
+        """The system."""
+        ...
+
+    def key_of(self, message: Any) -> bytes | None:
+        """Return the key of a message, if it has one."""
+        ...
+
+    def value_of(self, message: Any) -> bytes | None:
+        """Return the encoded message."""
+        ...
+
+
+@runtime_checkable
+class RecordPublisher(Protocol):
+    """Optional part of an application: sends records into other systems, such as topics of Kafka, exactly once.
+
+    `publisher.publish_record` takes messages for these outputs. They are committed with the shard's state, and sent
+    behind that commit in a transaction of the other system.
+    """
+
+    @property
+    def record_outputs(self) -> Sequence[RecordOutput]:
+        """All of them."""
         ...
 
 

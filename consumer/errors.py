@@ -214,6 +214,22 @@ class SinkFencedError(CommitFencedError):
         self.detail = detail
 
 
+class OutputDoubtError(ServiceError):
+    """Another system has forgotten whether it has a shard's records, or contradicts the store."""
+
+    def __init__(self, shard_id: str, output: str, detail: str) -> None:
+        """Say what is in doubt.
+
+        Args:
+            shard_id: The shard.
+            output: Key of its records in the checkpoint.
+            detail: The doubt, and the next step.
+        """
+        super().__init__(f"shard {shard_id}: output {output}: {detail}")
+        self.output = output
+        self.detail = detail
+
+
 class RecoveryLogError(ServiceError):
     """A recovery log cannot be played, or recorded into; `detail` says why."""
 

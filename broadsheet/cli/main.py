@@ -221,6 +221,19 @@ def sink() -> None:
 @main.group(
     cls=LazyGroup,
     lazy=_verbs(
+        "kafka",
+        {
+            "assume": "Say whether Kafka has the last records of a shard, where Kafka has forgotten.",
+        },
+    ),
+)
+def kafka() -> None:
+    """Settle what shards have in Kafka."""
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy=_verbs(
         "backup",
         {
             "create": "Write journals, shards, recovery hints and leases to FILE.",

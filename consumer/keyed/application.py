@@ -1,4 +1,4 @@
-"""Keyed state as an application: sources in, rows by key to a processor, output and late rows to journals."""
+"""Keyed state as an application: sources in, rows by key to a processor, output and late rows to journals or topics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from broadsheet.consumer.application import MessageProducer, Shard
+from broadsheet.consumer.direct import KafkaOutput
 from broadsheet.consumer.errors import ApplicationError, StoreClosedError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.grouping import rows_of
@@ -49,6 +50,8 @@ from broadsheet.wire.shard_pb2 import Checkpoint
 
 TXN_ROWS_MAX = 65_536
 """Rows of a transaction: their columns, and what handlers make of them, are in memory at once."""
+TOPIC_TXN_ROWS_MAX = 4_096
+"""As many where rows go to topics: the commit holds the records, which are made at its end."""
 INPUT_SHARE = 4
 """Part of the cache, one divided by this, that a transaction's input may take."""
 
@@ -63,6 +66,19 @@ class JournalOutput:
     """Encoding: `JsonType()` or `ArrowType()`."""
     schema: Declared = ""
     """Of the rows; of the side journal it is the input's, and a text `late_reason`."""
+
+    def publish_rows(self, publisher: Publisher, rows: pa.Table) -> None:
+        """Publish rows."""
+        publisher.publish_batch(self.journals, rows, self.message_type)
+
+
+RowOutput: TypeAlias = JournalOutput | KafkaOutput
+"""A destination of rows: journals, or a topic of Kafka."""
+
+
+def topics_among(*outputs: RowOutput | None) -> Sequence[KafkaOutput]:
+    """Return those outputs that are topics."""
+    return [each for each in outputs if isinstance(each, KafkaOutput)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +241,10 @@ class KeyedApplication:
         *,
         key: Declared,
         rows: Declared,
-        output: JournalOutput | None = None,
+        output: RowOutput | None = None,
         time: Literal["none", "processing", "event"] = "none",
         event_time: EventTime | None = None,
-        side: JournalOutput | None = None,
+        side: RowOutput | None = None,
         on_error: Literal["fail", "side_journal"] = "fail",
         state: StateOptions | None = None,
         imported: StateImport | None = None,
@@ -242,7 +258,8 @@ class KeyedApplication:
             processor: Makes a processor, one for each life of a shard; its class will do.
             key: The fields to group by, with their types; columns of `rows`.
             rows: The columns of the input; a field that a message lacks is null.
-            output: Where the rows go that handlers return; None: handlers return none.
+            output: Where the rows go that handlers return: a `JournalOutput`, or a `KafkaOutput`; None: handlers return
+                none.
             time: The kind of time of timers.
             event_time: The event time of rows; needed for timers in event time.
             side: Where rows go that are late, or too far in the future; None: late ones are dropped, and counted.
@@ -271,6 +288,8 @@ class KeyedApplication:
             self.read_through = source.read_through
         self._output = output
         self._side = side
+        self.record_outputs = topics_among(output, side)
+        """Topics to which rows are sent straight."""
         input_schema = _named(StateRowType, "rows", rows).schema
         mode = TimeMode(time)
         _check_key(_named(StateRowType, "key", key).schema, input_schema)
@@ -404,16 +423,17 @@ class KeyedApplication:
 
     def _has_room(self, run: KeyedRun, batch: MessageBatch) -> bool:
         bytes_max = self.state.cache_bytes // INPUT_SHARE
-        return run.rows + len(batch) <= TXN_ROWS_MAX and run.input_bytes < bytes_max
+        rows_max = TOPIC_TXN_ROWS_MAX if self.record_outputs else TXN_ROWS_MAX
+        return run.rows + len(batch) <= rows_max and run.input_bytes < bytes_max
 
     def _emit(self, publisher: Publisher, rows: Sequence[Any]) -> None:
         table = self.output_table(rows)
         if self._output is not None and len(table):
-            publisher.publish_batch(self._output.journals, table, self._output.message_type)
+            self._output.publish_rows(publisher, table)
 
     def _set_apart(self, publisher: Publisher, rows: pa.Table) -> None:
         if self._side is not None:
-            publisher.publish_batch(self._side.journals, rows, self._side.message_type)
+            self._side.publish_rows(publisher, rows)
 
 
 def _named(make: Callable[[Any], Any], field: str, declared: Any) -> Any:

@@ -3,7 +3,8 @@
 transient    a service, or another shard, does not answer       try again, for ever
 application  the application or its store raised                try again some times, then quarantine
 data loss    what must be there is not                          quarantine: trying again may make it worse
-replaced     a source was deleted and made again, or lost its end     try again now and then: it may come back
+replaced     a source was deleted and made again, or lost its end;
+             or another system forgot whether it has our records      try again now and then: it may come back
 fenced       a newer primary restored the shard                 prove the assignment, then try again
 spec         the spec asks for what cannot be done              wait for another spec
 """
@@ -25,6 +26,7 @@ from broadsheet.consumer.errors import (
     LogFencedError,
     NoShardPrimaryError,
     NotShardPrimaryError,
+    OutputDoubtError,
     ResolverStoppedError,
     ShardHeldBackError,
     ShardStoppedError,
@@ -74,7 +76,8 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
             SourceDataLossError,
         ),
     ),
-    (FailureKind.REPLACED, (JournalReplacedError,)),
+    # Tried again now and then: an operator says what Kafka has (`shardctl kafka assume`).
+    (FailureKind.REPLACED, (JournalReplacedError, OutputDoubtError)),
     (FailureKind.HELD_BACK, (ShardHeldBackError,)),
     (FailureKind.SPEC, (ForeignLogError, ForeignStoreError, UnsupportedSpecError)),
     (

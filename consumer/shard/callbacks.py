@@ -28,6 +28,7 @@ from broadsheet.consumer.shard.dead_letters import (
     dead_letter_journal,
     publish_dead_letter,
 )
+from broadsheet.consumer.shard.record_outputs import RecordOutputs
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.shard.transaction_traces import TransactionTraces
@@ -53,6 +54,8 @@ class Delivered:
     appends: list[PendingAppend]
     rollbacks: list[Rollback]
     """To be kept before the appends: of journals that this producer publishes into for the first time."""
+    record_bytes: int = 0
+    """Of all records for other systems that the transaction has published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class StampedPublisher:
         *,
         carried_bytes_max: int,
         clock_delta_seconds: float = 0.0,
+        records: RecordOutputs | None = None,
     ) -> None:
         """Create the publisher.
 
@@ -109,12 +113,17 @@ class StampedPublisher:
             clock: Tells wall time.
             carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
             clock_delta_seconds: Added to wall time in the UUIDs of published messages.
+            records: Takes what is published into other systems; None: there are none.
         """
+        self.records = records
         self.clock = clock
         self._delta_seconds = clock_delta_seconds
         self._message_clock = MessageClock()
         self.publisher = Publisher(
-            self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
+            self._message_clock,
+            producer_id,
+            carried_bytes_max=carried_bytes_max,
+            records=records,
         )
 
     def begin(self) -> None:
@@ -158,6 +167,7 @@ class Callbacks:
         self._store = store
         self._publishing = publishing
         self._publisher = publishing.publisher
+        self._records = publishing.records
         self._clock = publishing.clock
         self._dead_letters = input_policy.dead_letters
         self._count_unreadable = input_policy.count_unreadable
@@ -213,9 +223,15 @@ class Callbacks:
             raise self._error(
                 "consume_message", ValueError("deferred the first message of a transaction")
             )
+        record_bytes = 0 if self._records is None else self._records.queued_bytes
         if not self._publisher.has_published:
-            return Delivered(consumed, [], [])
-        return Delivered(consumed, self._publisher.take_appends(), self._publisher.take_rollbacks())
+            return Delivered(consumed, [], [], record_bytes)
+        return Delivered(
+            consumed,
+            self._publisher.take_appends(),
+            self._publisher.take_rollbacks(),
+            record_bytes,
+        )
 
     def finalize(self) -> Finalized:
         """Finish the application's transaction, then build the acknowledgements of its published messages."""
@@ -225,14 +241,15 @@ class Callbacks:
             with self.traces.newest():
                 self._finalize()
         wake_at = self.wake_at()
+        records = {} if self._records is None else self._records.take_intents()
         if not self._publisher.has_published:
-            return Finalized([], [], ack_intents={}, last_acknowledgement={}, wake_at=wake_at)
+            return Finalized([], [], records, last_acknowledgement={}, wake_at=wake_at)
         rollbacks = self._publisher.take_rollbacks()
         intents = self._publisher.build_ack_intents()
         return Finalized(
             self._publisher.take_appends(),
             rollbacks,
-            ack_intents={intent.journal: intent.content for intent in intents},
+            ack_intents={intent.journal: intent.content for intent in intents} | records,
             last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},
             wake_at=wake_at,
         )
@@ -370,7 +387,7 @@ class Callbacks:
         return consumed
 
     def _consume_messages(self, batch: MessageBatch) -> int:
-        consume = self._application.consume_message
+        consume, records = self._application.consume_message, self._records
         consumed = 0
         try:
             with self._named("consume_message"):
@@ -381,6 +398,8 @@ class Callbacks:
                         return consumed
                     consumed += 1
                     self.deliveries += 1
+                    if records is not None and records.is_full:
+                        break  # The commit holds them: what follows is of the next transaction.
         except BaseException:
             self.failed_at = _place_of(batch.span(consumed, consumed + 1))
             raise

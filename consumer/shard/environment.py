@@ -16,6 +16,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.consumer.application import Application
+from broadsheet.consumer.direct.record_intents import INTENT_BYTES_MAX
 from broadsheet.consumer.elastic.flip import HeldKey
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.input_queue import ReadAhead
@@ -124,6 +125,10 @@ class ShardConfig:
     carried_bytes_max: int = CARRIED_BYTES_MAX
     """A transaction that publishes less, in bytes of frames, commits its messages with its checkpoint and appends them
     afterwards: one append less to wait for. 0: all are appended before it commits."""
+
+    intent_bytes_max: int = INTENT_BYTES_MAX
+    """A transaction takes no more input once it has published so many bytes of records straight into other systems,
+    such as Kafka: its commit holds them. It fails at eight times as many."""
 
     @property
     def restarts(self) -> RestartPolicy:

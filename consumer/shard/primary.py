@@ -42,6 +42,7 @@ from broadsheet.consumer.shard.progress import (
     Usage,
 )
 from broadsheet.consumer.shard.purge_watch import PurgeWatch
+from broadsheet.consumer.shard.record_outputs import RecordOutputs
 from broadsheet.consumer.shard.replica_status import AssignedShard, prove_assignment
 from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks
 from broadsheet.consumer.shard.rollback.records import HeldRecords
@@ -74,6 +75,8 @@ READ_CHANNEL_MESSAGES = 32_768
 """Messages read ahead if the spec does not say."""
 FENCED_REST_SECONDS = 0.1
 """Delay of the tear-down: if the successor runs on this machine, closing files must not compete with its start."""
+RENEWAL_SECONDS = 600.0
+"""How often it is looked whether a system to which records are sent might forget this shard."""
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
 
@@ -115,6 +118,7 @@ class _Parts:
     rollbacks: Rollbacks
     producer: int
     """Publishes until the sources change."""
+    records: RecordOutputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ class PrimaryAttempt:
         self._last_story = ""
         self._reading: TaskGroup | None = None
         self._appends: AppendService | None = None
+        self._records: RecordOutputs | None = None
         self._stopping = False
         self._rests = False
         """Transactions were asked to rest, also those of the next machine."""
@@ -330,7 +335,8 @@ class PrimaryAttempt:
         self._purge_watch.on_spec_changed()
         if self._loop is None:
             return
-        self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec)))
+        intent_bytes_max = self._environment.config.intent_bytes_max
+        self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec, intent_bytes_max)))
         if sources_changed:
             if self._reading is not None:
                 self._reading.stop()
@@ -381,11 +387,19 @@ class PrimaryAttempt:
             appends=recovered,
             progress=self.progress,
         )
-        return _Parts(worker, sources, appends, recovered, rollbacks, producer)
+        records = self._records = RecordOutputs.of(
+            environment.application,
+            shard,
+            bytes_max=environment.config.intent_bytes_max,
+            clock=environment.clock,
+        )
+        return _Parts(worker, sources, appends, recovered, rollbacks, producer, records)
 
     async def _restore(self, parts: _Parts, take_over: TakeOver | None) -> _Restored:
         """Take the log over and restore the store; prefetch concurrently, because fail-over waits for both."""
         async with TaskGroup() as group:
+            # Beside the take-over, because Kafka takes as long to fence our predecessor.
+            parts.records.start()
             group.start_soon(parts.sources.prefetch(), name=f"prefetch {self._shard.id}")
             group.start_soon(parts.rollbacks.foresee(), name=f"foresee {self._shard.id}")
             hints = await take_over() if take_over is not None else None
@@ -420,8 +434,15 @@ class PrimaryAttempt:
         group.start_soon(parts.rollbacks.run(), name=f"rollbacks {shard.id}")
         group.start_soon(self.holding.run(), name=f"rest {shard.id}")
         group.start_soon(self._purge_watch.run(restored.store), name=f"purge {shard.id}")
+        if parts.records.are_any:
+            group.start_soon(self._renew_records(parts.records), name=f"renew {shard.id}")
         committed = self._achievements.first_committed
         group.start_soon(parts.sources.drop_resets(committed), name=f"resets {shard.id}")
+
+    async def _renew_records(self, records: RecordOutputs) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            records.renew()
 
     async def _report_ready(
         self, sources: Sources, on_ready: Callable[[], Coroutine[Any, Any, None]]
@@ -434,7 +455,9 @@ class PrimaryAttempt:
         """Run transactions until a stop; when only the sources changed, restart from the store's new checkpoint."""
         store, checkpoint, producer = restored.store, restored.checkpoint, parts.producer
         while True:
-            self._callbacks = self._new_callbacks(store, producer)
+            parts.records.settle(checkpoint, store)
+            records = parts.records if parts.records.are_any else None
+            self._callbacks = self._new_callbacks(store, producer, records)
             services = TxnServices(
                 worker=parts.worker,
                 callbacks=self._callbacks,
@@ -446,6 +469,7 @@ class PrimaryAttempt:
                 clock=self._environment.clock,
                 observer=self._achievements,
                 read_replay=parts.sources.replay,
+                records=records,
             )
             await self._run_transactions(store, checkpoint, parts.sources, services)
             if self._stopping:
@@ -463,7 +487,9 @@ class PrimaryAttempt:
         await asyncio.sleep(self._environment.config.healthy_seconds)
         await self._environment.deaths.clear(self._shard.id)
 
-    def _new_callbacks(self, store: Store, producer: int) -> Callbacks:
+    def _new_callbacks(
+        self, store: Store, producer: int, records: RecordOutputs | None
+    ) -> Callbacks:
         """Return callbacks that publish as a new producer, for transactions that begin from one restored checkpoint.
 
         The acknowledgements of that checkpoint are written again, concurrently with newly published messages. With one
@@ -479,6 +505,7 @@ class PrimaryAttempt:
                 environment.clock,
                 carried_bytes_max=config.carried_bytes_max,
                 clock_delta_seconds=config.publish_clock_delta_seconds,
+                records=records,
             ),
             InputPolicy(
                 dead_letters=self._dead_letters,
@@ -532,8 +559,8 @@ class PrimaryAttempt:
         machine = TransactionMachine(
             sequencer,
             checkpoint,
-            limits=limits_of(spec),
-            delivery=delivery_to(self._environment.application),
+            limits=limits_of(spec, config.intent_bytes_max),
+            delivery=delivery_to(self._environment.application, config.intent_bytes_max),
             wake_at=await self._first_wake(services),
             holds=self._rests,
         )
@@ -609,6 +636,8 @@ class PrimaryAttempt:
 
     async def _tear_down(self, cause: BaseException | None) -> None:
         self._environment.metrics.lags.forget(self._shard.fqn)
+        if self._records is not None:
+            self._records.close()
         timeout, worker = self._environment.config.teardown_seconds, self._worker
         if worker is not None:
             worker.submit(self._abandon_txn, cause)  # Queued behind a `begin_txn` that still runs.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from broadsheet.consumer.direct.record_intents import INTENT_BYTES_MAX
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.producers import ProducerCounts
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
@@ -27,6 +28,8 @@ class TxnLimits:
     """It takes no more input after so long."""
     wait_for_ack: bool
     """It stays open while a producer's messages have been read but not its acknowledgement."""
+    intent_bytes_max: int = INTENT_BYTES_MAX
+    """It takes no more input once its intents hold so many bytes of records for other systems, such as Kafka."""
 
 
 class Activity(Enum):
@@ -121,11 +124,16 @@ class BatchDelivered:
     """Answers `Deliver`: the application consumed the first `consumed` messages and defers the others."""
 
     consumed: int
+    record_bytes: int = 0
+    """Of all records for other systems that the transaction has published."""
 
 
 @dataclass(frozen=True, slots=True)
 class TxnFinalized:
-    """Answers `Finalize`, with what is left to append of what the transaction published, framed, by journal."""
+    """Answers `Finalize`, with what is left to append of what the transaction published, framed, by journal.
+
+    Intents under other keys than journals' names hold records for other systems.
+    """
 
     ack_intents: Mapping[str, bytes]
     last_acknowledgement: Mapping[str, bytes]
@@ -157,9 +165,10 @@ class CommitResolved:
 
 @dataclass(frozen=True, slots=True)
 class AckResolved:
-    """One acknowledgement was appended, was dropped with its journal, or has failed."""
+    """One acknowledgement was appended, was dropped with its journal, or has failed; or records were sent elsewhere."""
 
     journal: str
+    """Or the key of the intent."""
     committed_end: int | None = None
     """End of the append in the journal, bytes; None if it was dropped or failed."""
     error: BaseException | None = None

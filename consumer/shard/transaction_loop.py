@@ -21,14 +21,15 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never, cast
 
 import structlog
 
-from broadsheet.consumer.application import Application, BatchConsumer
+from broadsheet.consumer.application import Application, BatchConsumer, RecordPublisher
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
 from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue
+from broadsheet.consumer.shard.record_outputs import RecordOutputs
 from broadsheet.consumer.shard.transaction_events import (
     Activity,
     Event,
@@ -45,6 +46,7 @@ from broadsheet.consumer.shard.worker import ShardWorker
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.checkpoint import OUTPUT_KEYS
 from broadsheet.journals.message.publisher import PendingAppend
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.sequencer import SPAN_SECONDS_MAX
@@ -104,6 +106,8 @@ class TxnServices:
     clock: Clock
     observer: TxnObserver
     read_replay: Callable[[tx.StartReplay], AsyncGenerator[MessageBatch, None]]
+    records: RecordOutputs | None = None
+    """Sends what is published into other systems; None: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +331,8 @@ class TransactionLoop:
         waits = bool(delivered.appends or delivered.rollbacks)
         if waits or not self.input.is_idle or not self._is_running:
             return _Lent(delivered)
-        orders = machine.on(tx.BatchDelivered(delivered.consumed), self._now())
+        answer = tx.BatchDelivered(delivered.consumed, delivered.record_bytes)
+        orders = machine.on(answer, self._now())
         if machine.demand is InputDemand.BATCH_IF_READY:
             orders += machine.on(tx.InputIdle(), self._now())
         if not orders or not isinstance(orders[-1], tx.Finalize):
@@ -390,7 +395,7 @@ class TransactionLoop:
 
     def _on_delivered(self, delivered: Delivered) -> Event:
         self._append(delivered.appends, delivered.rollbacks)
-        return tx.BatchDelivered(delivered.consumed)
+        return tx.BatchDelivered(delivered.consumed, delivered.record_bytes)
 
     def _on_finalized(self, finalized: Finalized) -> Event:
         self._append(finalized.appends, finalized.rollbacks)
@@ -450,9 +455,25 @@ class TransactionLoop:
         traces = services.callbacks.traces
         with NO_SPAN if traces is None or recovered else traces.committing():
             for journal, intent in intents.items():
+                if services.records is not None and journal.startswith(OUTPUT_KEYS):
+                    self._send_records(services.records, journal, intent, recovered=recovered)
+                    continue
                 future = appends.append(journal, intent, after=after)
                 acknowledged = partial(self._on_ack_done, journal, len(intent), recovered)
                 future.add_done_callback(acknowledged)
+
+    def _send_records(
+        self, records: RecordOutputs, key: str, intent: bytes, *, recovered: bool
+    ) -> None:
+        after = None if recovered else cast("Future[object]", self._commit)
+        loop = asyncio.get_running_loop()
+
+        def on_sent(done: OpFuture) -> None:
+            event = tx.AckResolved(key, error=done.exception())
+            loop.call_soon_threadsafe(self.post, event)
+
+        sent = records.acknowledge(key, intent, after, recovered=recovered)
+        sent.add_done_callback(on_sent)
 
     def _on_ack_done(
         self, journal: str, size: int, recovered: bool, done: Future[AppendResponse]
@@ -490,19 +511,23 @@ class TransactionLoop:
         self._timer = asyncio.get_running_loop().call_later(delay, self.post, tx.Ticked())
 
 
-def delivery_to(application: Application[Any]) -> DeliveryLimits:
+def delivery_to(application: Application[Any], intent_bytes_max: int) -> DeliveryLimits:
     """Return the bounds on what an application is handed at once."""
+    if isinstance(application, RecordPublisher) and application.record_outputs:
+        # What comes of a run of messages is in one commit, which holds the records.
+        return DeliveryLimits(bytes_max=intent_bytes_max)
     if isinstance(application, BatchConsumer):
         return DeliveryLimits(messages_max=RUN_MESSAGES_MAX)
     return DeliveryLimits()
 
 
-def limits_of(spec: ShardSpec) -> TxnLimits:
+def limits_of(spec: ShardSpec, intent_bytes_max: int) -> TxnLimits:
     """Return the limits at which transactions of a shard close."""
     return TxnLimits(
         min_seconds=spec.min_txn_duration.ToTimedelta().total_seconds(),
         max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
         wait_for_ack=not spec.disable_wait_for_ack,
+        intent_bytes_max=intent_bytes_max,
     )
 
 

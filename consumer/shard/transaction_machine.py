@@ -12,6 +12,7 @@ so at most two transactions exist and commits never overlap. A transaction close
   busy one once it has been open for a few times as long as the one before it took to commit: under load some input is
   always ready, and the maximum duration is long for a message. If more waits than may be read ahead,
   it does go on: then latency is lost anyway, and fewer commits catch up sooner,
+* once its records for other systems, which its commit holds, reach a bound,
 * at the latest when its maximum duration is over: input is left to the next transaction, even in the middle of a
   committed sequence, and the checkpoint says where to resume.
 
@@ -456,8 +457,8 @@ class TransactionMachine:
             case tx.TxnBegan():
                 self._running.began = now
                 self._phase = _Phase.CONSUMING
-            case tx.BatchDelivered(consumed):
-                self._on_delivered(consumed)
+            case tx.BatchDelivered(consumed, record_bytes):
+                self._on_delivered(consumed, record_bytes)
             case tx.TxnFinalized():
                 self._on_finalized(event)
             case tx.CommitStarted():
@@ -486,7 +487,7 @@ class TransactionMachine:
         except ReplayError as error:
             self._fail(error)
 
-    def _on_delivered(self, consumed: int) -> None:
+    def _on_delivered(self, consumed: int, record_bytes: int) -> None:
         batch = self._delivered
         assert batch is not None, "nothing was delivered"
         assert 0 <= consumed <= len(batch), f"{consumed} of {len(batch)} messages consumed"
@@ -496,6 +497,9 @@ class TransactionMachine:
             self._consume(batch, consumed)
         if consumed < len(batch):
             assert self._running.messages > 0, "the first message of a transaction was deferred"
+            self._running.accepts_input = False
+        if record_bytes >= self._running.limits.intent_bytes_max:
+            # The commit holds them, so that they can be sent again: it must not grow with what is ready.
             self._running.accepts_input = False
 
     def _on_finalized(self, finalized: tx.TxnFinalized) -> None:

@@ -28,6 +28,8 @@ from broadsheet.runtime.formats import Format
 from broadsheet.wire.identity_pb2 import JournalEpoch
 from broadsheet.wire.shard_pb2 import Checkpoint
 
+OUTPUT_KEYS: Final = "kafka:"
+"""Begins the keys of intents that hold records for another system: no journal's name has a colon."""
 CHECKPOINT: Final = Format("the checkpoint", "let a member of that release serve the shard")
 """Its `min_reader` also says which members may read the state that was committed with it, whatever the store."""
 SEGMENT_ID_BYTES: Final = 16
@@ -52,14 +54,19 @@ def build_checkpoint(
 
     Args:
         sources: Offset and producers of each consumed journal, as the sequencer gives them.
-        ack_intents: Framed acknowledgements of what the transaction published, by journal.
+        ack_intents: Framed acknowledgements of what the transaction published, by journal, and what it sends into
+            other systems (`OUTPUT_KEYS`).
         prior_acknowledgement: The last one of the transactions before; empty if there is none.
     """
     checkpoint = Checkpoint()
     for journal, source in sources.items():
         checkpoint.sources[journal].CopyFrom(source)
-    for journal, intent in (ack_intents or prior_acknowledgement).items():
+    for journal, intent in ack_intents.items():
         checkpoint.ack_intents[journal] = intent
+    # Records for other systems tell nothing of what our producer has acknowledged in journals.
+    if all(key.startswith(OUTPUT_KEYS) for key in ack_intents):
+        for journal, intent in prior_acknowledgement.items():
+            checkpoint.ack_intents[journal] = intent
     return checkpoint
 
 

@@ -22,10 +22,10 @@ messages are ours; to a Gazette consumer that recovers them they are as opaque a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broadsheet.journals.content.message_type import CarriesTrace
 from broadsheet.journals.content.registry import framing_for, registered
@@ -114,11 +114,30 @@ class _Stamps:
         return uuid_bytes(self._producer_id, clocks, Flags.CONTINUE_TXN)
 
 
+class RecordBuffer(Protocol):
+    """Takes messages for other systems than journals. `Any`: the output, and the message, are the application's."""
+
+    def add(
+        self,
+        output: Any,
+        message: Any,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Add a message to the running transaction."""
+        ...
+
+
 class Publisher:
     """Buffer of stamped, encoded and framed messages, and of the acknowledgements they need."""
 
     def __init__(
-        self, clock: MessageClock, producer_id: int, *, carried_bytes_max: int = 0
+        self,
+        clock: MessageClock,
+        producer_id: int,
+        *,
+        carried_bytes_max: int = 0,
+        records: RecordBuffer | None = None,
     ) -> None:
         """Create a publisher.
 
@@ -127,7 +146,9 @@ class Publisher:
             producer_id: 48 bits, as `new_producer_id` returns; never used by another publisher.
             carried_bytes_max: Maximum frame bytes of a transaction that its intents carry; larger transactions are
                 appended before the commit; 0 carries none. The first messages into a journal are never carried.
+            records: Takes what is published into other systems; None: there are none.
         """
+        self._records = records
         self._clock = clock
         self._producer_id = producer_id
         self._content_by_journal: dict[str, list[bytes]] = {}
@@ -169,6 +190,33 @@ class Publisher:
         """
         mapped = self._publish(mapping, message, message_type, Flags.CONTINUE_TXN)
         self._touch(mapped, message_type, self._clock.value)
+
+    def publish_record(
+        self,
+        output: Any,  # A `RecordOutput`, of which this package knows nothing.
+        message: Any,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Send a message into another system, where it is visible once, when the current transaction has committed.
+
+        Args:
+            output: One of the application's `record_outputs`, such as a `KafkaOutput`.
+            message: Is encoded at once, without a UUID; bytes, and None, a tombstone, are sent as they are.
+            key: Of the record; None: as the output makes it of the message.
+            headers: In their order.
+
+        Raises:
+            ValidationError: the application does not name this output, the system would not take a record of this
+                length, or the transaction would hold too much.
+            StoreUnavailableError: there is no such topic, or its system does not answer.
+        """
+        if self._records is None:
+            raise ValidationError(
+                "output", "expected one that the application's record_outputs name; they name none"
+            )
+        self._records.add(output, message, key, headers)
 
     def publish_batch(
         self,

@@ -18,8 +18,8 @@ KEYS = 7
 _TOPICS: WeakKeyDictionary[KafkaStore, str] = WeakKeyDictionary()
 
 
-def open_store(config: dict[str, Any], shard: Shard, die: Callable[[str], None]) -> KafkaStore:
-    """Return a store whose producer dies."""
+def dying_producer(die: Callable[[str], None]) -> type[Producer]:
+    """Return a class of producers that end their process."""
 
     class DyingProducer(Producer):
         """A producer that may end its process around each call of a transaction."""
@@ -29,6 +29,7 @@ def open_store(config: dict[str, Any], shard: Shard, die: Callable[[str], None])
         def begin_transaction(self) -> None:
             self.produced = 0
             super().begin_transaction()
+            die("begun")
 
         def produce(self, *arguments: Any, **options: Any) -> None:
             super().produce(*arguments, **options)
@@ -47,10 +48,15 @@ def open_store(config: dict[str, Any], shard: Shard, die: Callable[[str], None])
             super().commit_transaction(*arguments, **options)
             die("committed")
 
+    return DyingProducer
+
+
+def open_store(config: dict[str, Any], shard: Shard, die: Callable[[str], None]) -> KafkaStore:
+    """Return a store whose producer dies."""
     store = KafkaStore(
         shard,
         {"bootstrap.servers": config["servers"], "log_level": 0},
-        clients=KafkaClients(producer=DyingProducer),
+        clients=KafkaClients(producer=dying_producer(die)),
     )
     _TOPICS[store] = config["topic"]
     return store

@@ -11,6 +11,7 @@ from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.options import command_options, option
 from broadsheet.cli.output.documents import Output, print_list
 from broadsheet.cli.output.messages import counted, say
+from broadsheet.cli.sink.sink_specs import settings_of
 
 
 @command_options
@@ -23,6 +24,12 @@ class _DoctorOptions:
         show_default=False,
     )
     credentials: EtcdCredentials
+    kafka: tuple[str, ...] = option(
+        "A setting NAME=VALUE of Kafka's client, at least bootstrap.servers, to examine the Kafka that shards send "
+        "into, too; NAME=@/PATH reads a file. May be repeated.",
+        "--kafka",
+        multiple=True,
+    )
     output: Output
 
 
@@ -31,15 +38,17 @@ async def doctor(connection: Connection, options: _DoctorOptions) -> ExitStatus:
     """Examine the cluster: what is wrong, and what to do about it.
 
     Etcd, members, shards, brokers and their disks, clocks, versions, certificates. Ends with status 1 if
-    anything is bad; changes nothing but a small file that a broker writes to its store and removes.
+    anything is bad; changes nothing but a small file that a broker writes to its store and removes. With --kafka also
+    the topics, groups, limits and retention of a Kafka that shards send into.
 
     \b
     Examples:
       shardctl doctor
       shardctl doctor --etcd etcd-1:2379,etcd-2:2379 -o json
+      shardctl doctor --kafka bootstrap.servers=broker:9092
     """
     etcd = options.credentials.config(options.endpoints) if options.endpoints else None
-    examination = Examination(connection, etcd)
+    examination = Examination(connection, etcd, kafka=settings_of(options.kafka, "--kafka"))
     await examination.run()
     rows = [
         (each.level.value, each.what, each.detail, each.remedy) for each in examination.findings

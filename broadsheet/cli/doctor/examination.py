@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
@@ -21,11 +22,14 @@ from broadsheet.cli.doctor.findings import (
     judge_answers,
     judge_certificate,
     judge_etcd,
+    judge_kafka,
     judge_members,
     judge_shards,
 )
 from broadsheet.cli.output.messages import counted
+from broadsheet.consumer.stores.kafka.settings import TRANSACTION_SECONDS
 from broadsheet.runtime.errors import BroadsheetError
+from broadsheet.runtime.libraries import needing
 from broadsheet.security.endpoints import parse_endpoints
 from broadsheet.security.tls import TlsConfig, TlsFiles
 from broadsheet.wire.labels import ID, label_set, selector
@@ -34,8 +38,15 @@ from broadsheet.wire.labels import ID, label_set, selector
 class Examination:
     """One run of all checks."""
 
-    def __init__(self, connection: Connection, etcd: EtcdConfig | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        etcd: EtcdConfig | None,
+        *,
+        kafka: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._connection = connection
+        self._kafka = kafka
         self._etcd = etcd
         self._answers: list[ProcessAnswer] = []
         self.findings: list[Finding] = []
@@ -51,6 +62,8 @@ class Examination:
         await self._check("members", self._examine_members)
         for endpoint in parse_endpoints(self._connection.broker, may_be_tls=True):
             await self._check(f"broker {endpoint}", self._examine_broker, endpoint)
+        if self._kafka:
+            await self._check("kafka", self._examine_kafka)
         self.findings += judge_answers(self._answers)
         await self._check("certificates", self._examine_certificates)
 
@@ -125,6 +138,14 @@ class Examination:
                     found.append(bad(what, f"it cannot write {store}: {problem}", remedy))
         return found or [good(what, f"{counted(len(journals), 'journal')}, its store takes writes")]
 
+    async def _examine_kafka(self) -> list[Finding]:
+        with needing("shardctl doctor --kafka", extra="kafka"):
+            from broadsheet.cli.doctor.kafka import facts_of
+        async with self._connection.shards() as client:
+            shards = [each.spec for each in (await client.list()).shards]
+        facts = await asyncio.to_thread(facts_of, self._kafka, shards)
+        return judge_kafka(facts, TRANSACTION_SECONDS)
+
     async def _examine_certificates(self) -> list[Finding]:
         texts = [*parse_endpoints(self._connection.address, may_be_tls=True)]
         texts += parse_endpoints(self._connection.broker, may_be_tls=True)
@@ -154,6 +175,7 @@ _REMEDY = {
     "members": "is a member started, and reachable from here? compare --address",
     "member": "is that process well, and reachable from here? look at its log",
     "broker": "is it started, and reachable from here? compare --broker",
+    "kafka": "is it started, and reachable from here? compare --kafka",
     "certificates": "compare --tls-ca, --tls-cert and --tls-key",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -22,6 +22,8 @@ EXPIRY_DAYS_MIN = 14
 """Certificates that end sooner are named."""
 ETCD_BYTES_MAX = 2 * 1024**3 * 3 // 4
 """Three quarters of etcd's default quota (`--quota-backend-bytes`), above which it takes no writes."""
+RETENTION_SECONDS_MIN = 86_400.0
+"""Shorter retention of Kafka's offsets is worth a word: a shard renews its marker daily."""
 NAMED_MAX = 3
 """Shards and members named in one finding; the rest are counted."""
 
@@ -200,3 +202,91 @@ def judge_certificate(what: str, not_after: datetime, now: datetime) -> Finding:
     if left < timedelta(days=EXPIRY_DAYS_MIN):
         return doubtful(what, f"its certificate ends {until}, in {left.days} days", "renew it")
     return good(what, f"certificate valid until {until}")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic into which shards send."""
+
+    name: str
+    partitions: int | None
+    """None: there is none."""
+    cleanup: str = ""
+    """Its cleanup.policy."""
+    record_bytes_max: int | None = None
+    """Its max.message.bytes; None: it is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFacts:
+    """What brokers of Kafka say that bears upon shards which send into it."""
+
+    servers: str
+    checkpoints: KafkaTopic
+    topics: Sequence[KafkaTopic]
+    markers: Mapping[str, int]
+    """Number of the last transaction by group, of those groups that are named like a shard."""
+    without_marker: Sequence[str]
+    """Shards that send there, by their labels, and have no group."""
+    retention_seconds: float | None
+    """Of offsets; None: it is not told."""
+    transaction_ms_max: int | None
+    """transaction.max.timeout.ms of the brokers; None: it is not told."""
+
+
+def judge_kafka(facts: KafkaFacts, transaction_seconds: float) -> list[Finding]:
+    """Judge a Kafka cluster as a way out.
+
+    Args:
+        facts: What its brokers say.
+        transaction_seconds: Longest that a transaction of a shard may be open.
+    """
+    what = f"kafka {facts.servers}"
+    found = _judge_checkpoints(what, facts)
+    for topic in facts.topics:
+        if topic.partitions is None:
+            remedy = "create it, or correct the shard's label broadsheet.dev/sink-to"
+            found.append(bad(what, f"there is no topic {topic.name}", remedy))
+        elif topic.record_bytes_max is None:
+            remedy = "give us DESCRIBE_CONFIGS on it: records that are too long fail only when they are sent"
+            found.append(doubtful(what, f"the limits of topic {topic.name} are not told", remedy))
+    retention = facts.retention_seconds
+    if retention is not None and retention < RETENTION_SECONDS_MIN:
+        detail = f"offsets of idle shards are forgotten after {timedelta(seconds=retention)}"
+        remedy = "raise offsets.retention.minutes to a day at least; 7 days are the default"
+        found.append(doubtful(what, detail, remedy))
+    ms_max = facts.transaction_ms_max
+    if ms_max is not None and ms_max < transaction_seconds * 1000:
+        detail = f"transactions may be open for {ms_max} ms at most"
+        remedy = f"raise transaction.max.timeout.ms to {transaction_seconds * 1000:.0f}, or lower transaction_seconds"
+        found.append(bad(what, detail, remedy))
+    if facts.without_marker:
+        detail = (
+            f"shards that have sent nothing yet, or were forgotten: {_some(facts.without_marker)}"
+        )
+        found.append(doubtful(what, detail, "look at their state: shardctl shards list"))
+    if any(finding.level is not Severity.GOOD for finding in found):
+        return found
+    sending = counted(len(facts.markers), "shard")
+    return [
+        good(what, f"{counted(len(facts.topics), 'topic')}, {sending} with a marker, limits known")
+    ]
+
+
+def _judge_checkpoints(what: str, facts: KafkaFacts) -> list[Finding]:
+    topic = facts.checkpoints
+    if topic.partitions is None:
+        if not facts.without_marker and not facts.topics:
+            return []
+        detail = f"there is no topic {topic.name}; the first shard that sends creates it"
+        remedy = "if shards may not create topics: create it, with cleanup.policy=compact"
+        return [doubtful(what, detail, remedy)]
+    if topic.cleanup not in ("", "compact"):
+        detail = f"topic {topic.name} has cleanup.policy={topic.cleanup}: checkpoints would be deleted by age"
+        return [bad(what, detail, "set cleanup.policy=compact")]
+    return []
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -76,7 +76,7 @@ class SinkPart:
     """Of a topic, as `i/n`."""
 
 
-def settings_of(texts: Sequence[str]) -> dict[str, str]:
+def settings_of(texts: Sequence[str], field: str = "--set") -> dict[str, str]:
     """Return settings by name.
 
     Raises:
@@ -86,9 +86,9 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise ValidationError("--set", f"expected NAME=VALUE, got {text!r}")
+            raise ValidationError(field, f"expected NAME=VALUE, got {text!r}")
         if name in found:
-            raise ValidationError("--set", f"expected {name} once")
+            raise ValidationError(field, f"expected {name} once")
         found[name] = value
     return found
 

@@ -1,4 +1,4 @@
-"""A stream as an application: journals in, rows through the plan, output and rows set apart to journals."""
+"""A stream as an application: journals in, rows through the plan, output and rows set apart to journals or topics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.consumer.application import MessageProducer, Shard
+from broadsheet.consumer.direct import KafkaOutput
 from broadsheet.consumer.errors import ApplicationError, StoreClosedError
 from broadsheet.consumer.keyed.application import (
     INPUT_SHARE,
+    TOPIC_TXN_ROWS_MAX,
     TXN_ROWS_MAX,
     JournalOutput,
+    RowOutput,
     StateOptions,
+    topics_among,
 )
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.grouping import rows_of
@@ -57,8 +61,8 @@ class StreamOptions:
     """Options of a stream's application."""
 
     message_type: MessageType = _JSON
-    """Encoding of the output: `JsonType()` or `ArrowType()`."""
-    side: JournalOutput | None = None
+    """Encoding of the output in journals: `JsonType()` or `ArrowType()`."""
+    side: RowOutput | None = None
     """Output of rows that are late, have no event time, or one too far in the future, with `late_reason`; None: they
     are dropped and counted, those of the future handled."""
     state: StateOptions = field(default_factory=StateOptions)
@@ -171,15 +175,15 @@ class StreamApplication:
     def __init__(
         self,
         plan: OperatorPlan,
-        journals: str | MappedJournal | BatchMapping,
+        to: str | MappedJournal | BatchMapping | KafkaOutput,
         options: StreamOptions,
     ) -> None:
         """Describe it.
 
         Args:
             plan: From the sources to the output.
-            journals: The journal of the output, of JSON lines if its name alone is given; or what chooses one for each
-                row.
+            to: The journal of the output, of JSON lines if its name alone is given; or what chooses one for each row;
+                or a topic of Kafka.
             options: Its options.
 
         Raises:
@@ -187,7 +191,14 @@ class StreamApplication:
         """
         self.plan = plan
         self.options = options
-        self._journals = MappedJournal(journals, NDJSON) if isinstance(journals, str) else journals
+        self._output: RowOutput
+        if isinstance(to, KafkaOutput):
+            self._output = to
+        else:
+            journals = MappedJournal(to, NDJSON) if isinstance(to, str) else to
+            self._output = JournalOutput(journals, options.message_type)
+        self.record_outputs = topics_among(self._output, options.side)
+        """Topics to which rows are sent straight."""
         self._rules = WatermarkRules(
             idle_ms=None if options.idle is None else duration_ms("idle", options.idle, least=1),
             max_future_ms=duration_ms("max_future", options.max_future, least=0),
@@ -263,7 +274,7 @@ class StreamApplication:
         """Take the rows through the plan, and close what is due."""
         del shard
         store.run.finish(
-            lambda rows: publisher.publish_batch(self._journals, rows, self.options.message_type),
+            partial(self._output.publish_rows, publisher),
             partial(self._set_apart, publisher),
         )
 
@@ -277,11 +288,12 @@ class StreamApplication:
 
     def _has_room(self, run: StreamRun, rows: int) -> bool:
         bytes_max = self.options.state.cache_bytes // INPUT_SHARE
-        return run.rows + rows <= TXN_ROWS_MAX and run.input_bytes < bytes_max
+        rows_max = TOPIC_TXN_ROWS_MAX if self.record_outputs else TXN_ROWS_MAX
+        return run.rows + rows <= rows_max and run.input_bytes < bytes_max
 
     def _set_apart(self, publisher: Publisher, rows: pa.Table, reason: str) -> None:
         side = self.options.side
         if side is not None:
             reasons = pa.array(np.full(len(rows), reason), pa.string())
             table = rows.append_column(LATE_REASON, reasons)
-            publisher.publish_batch(side.journals, table, side.message_type)
+            side.publish_rows(publisher, table)

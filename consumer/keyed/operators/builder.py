@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from broadsheet.consumer.direct import KafkaOutput
 from broadsheet.consumer.keyed.event_times import is_time
 from broadsheet.consumer.keyed.operators.aggregate import Aggregate
 from broadsheet.consumer.keyed.operators.aggregates import MergedAggregates
@@ -194,14 +195,14 @@ class Stream:
 
     def to(
         self,
-        journals: str | MappedJournal | BatchMapping,
+        to: str | MappedJournal | BatchMapping | KafkaOutput,
         options: StreamOptions | None = None,
         **changed: Any,
     ) -> StreamApplication:
         """Return the application that publishes these rows.
 
         Args:
-            journals: A journal of JSON lines, or what chooses one for each row: `KeyColumn`.
+            to: A journal of JSON lines, or what chooses one for each row: `KeyColumn`; or a topic, a `KafkaOutput`.
             options: Of the application.
             changed: Fields of `StreamOptions` to change.
 
@@ -213,7 +214,7 @@ class Stream:
             if name not in known:
                 raise ValidationError(f"to.{name}", f"expected an option among {', '.join(known)}")
         return StreamApplication(
-            OperatorPlan(self.node), journals, replace(options or StreamOptions(), **changed)
+            OperatorPlan(self.node), to, replace(options or StreamOptions(), **changed)
         )
 
 

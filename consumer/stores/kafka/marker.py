@@ -5,6 +5,7 @@ Its metadata is the checkpoint, or the place of the record that holds it:
 
     1 inline BASE64             compressed with zlib
     1 record PARTITION OFFSET   a record of the checkpoints' topic, with the group as its key
+    1 direct                    none: the shard's store is another system, and only its records are sent here
 
 Offset and records are committed by one transaction, so they agree whatever is killed. Kafka forgets offsets of groups
 without members after `offsets.retention.minutes`: the first checkpoint of a shard is always a record, which stays in
@@ -24,6 +25,8 @@ METADATA_BYTES_MAX: Final = 3_000
 """Kafka takes up to 4,095 by default (`offset.metadata.max.bytes`)."""
 _VERSION: Final = "1"
 _INLINE, _RECORD = "inline", "record"
+DIRECT_METADATA: Final = f"{_VERSION} direct"
+"""Of a shard that keeps its checkpoint elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

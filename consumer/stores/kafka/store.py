@@ -27,6 +27,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     parse_metadata,
     sink_name,
 )
+from broadsheet.consumer.stores.kafka.record import Record
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
     RECORD_BYTES_MAX,
@@ -37,7 +38,6 @@ from broadsheet.consumer.stores.kafka.settings import (
 from broadsheet.consumer.stores.kafka.topics import KafkaTopics, Marker, TopicLimits
 from broadsheet.consumer.stores.kafka.transactions import (
     KafkaClients,
-    Record,
     SinkId,
     Transactions,
     TxnProgress,
@@ -93,6 +93,11 @@ class KafkaStore:
         self._number = 0
         """Of the last transaction that was started."""
         self._closed = False
+
+    @property
+    def sink_name(self) -> str:
+        """Transactional id and group of the shard."""
+        return self._sink.name
 
     @property
     def pending(self) -> int:

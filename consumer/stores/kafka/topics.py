@@ -148,6 +148,24 @@ class KafkaTopics:
             raise self._told("cannot read the marker", found.error)
         return Marker(max(0, found.offset), found.metadata, group)
 
+    def offsets_retention_seconds(self) -> float | None:
+        """Return after how long brokers forget offsets of a group without members; None if they do not tell us.
+
+        Raises:
+            StoreUnavailableError: no broker answers.
+        """
+        with self._named("cannot list the brokers"):
+            brokers = self._opened().list_topics(timeout=_SECONDS).brokers
+        resource = ConfigResource(ResourceType.BROKER, str(next(iter(brokers), 0)))
+        try:
+            answer = self._opened().describe_configs([resource], request_timeout=_SECONDS)
+            found = answer[resource].result().get("offsets.retention.minutes")
+        except KafkaException as error:
+            if error.args[0].code() not in _UNTOLD:
+                raise self._told("cannot read the brokers' settings", error.args[0]) from error
+            return None
+        return None if found is None or found.value is None else float(found.value) * 60
+
     def checkpoint_at(self, place: RecordPlace) -> bytes:
         """Return the checkpoint in a record that a marker names, which is committed because the marker is.
 

@@ -29,6 +29,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     inline_metadata,
     record_metadata,
 )
+from broadsheet.consumer.stores.kafka.record import Record
 from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
 
 _CALL_SECONDS: Final = 0.5
@@ -39,19 +40,6 @@ _SENDINGS_MAX: Final = 3
 _PAUSE_SECONDS: Final = 0.05
 _TOKEN_SECONDS: Final = 1.0
 _log = structlog.get_logger()
-
-
-class Record(NamedTuple):
-    """One record to be sent."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None = None
-    partition: int = -1
-    """-1: the partitioner chooses."""
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    timestamp_ms: int = 0
-    """Milliseconds since 1970; 0: now."""
 
 
 class SinkId(NamedTuple):
@@ -68,9 +56,11 @@ class TxnProgress(NamedTuple):
     """The marker of a shard, as a transaction carries it."""
 
     number: int
-    checkpoint: bytes
-    needs_record: bool
+    checkpoint: bytes = b""
+    needs_record: bool = False
     """The checkpoint must be in a record, even a short one."""
+    metadata: str | None = None
+    """Of the marker, where it holds no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +178,9 @@ class Transactions:
         producer.begin_transaction()
         # Calls for each record of Python's are not free; the first sending does without them.
         self._produce(producer, records, failures.note if explains else None)
-        metadata = None if progress.needs_record else inline_metadata(progress.checkpoint)
+        metadata = progress.metadata
+        if metadata is None and not progress.needs_record:
+            metadata = inline_metadata(progress.checkpoint)
         if metadata is None:
             metadata = record_metadata(self._checkpoint_record(producer, progress, failures))
         marker = TopicPartition(self.sink.checkpoints_topic, 0, progress.number, metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,14 @@ from broadsheet.allocator.etcd.api import Header
 from broadsheet.allocator.etcd.client import EtcdStatus
 from broadsheet.cli.doctor.findings import (
     ETCD_BYTES_MAX,
+    KafkaFacts,
+    KafkaTopic,
     ProcessAnswer,
     Severity,
     judge_answers,
     judge_certificate,
     judge_etcd,
+    judge_kafka,
     judge_members,
     judge_shards,
 )
@@ -162,3 +166,39 @@ def test_certificates_are_named_before_they_end(days: int, level: Severity) -> N
     now = datetime(2026, 1, 2, tzinfo=UTC)
 
     assert judge_certificate("x", now + timedelta(days=days), now).level is level
+
+
+def _kafka(**facts: Any) -> KafkaFacts:
+    fine: dict[str, Any] = {
+        "servers": "k:9092",
+        "checkpoints": KafkaTopic("broadsheet-checkpoints", 1, "compact"),
+        "topics": [KafkaTopic("orders", 3, "delete", 1_000)],
+        "markers": {"/root/orders": 5},
+        "without_marker": [],
+        "retention_seconds": 7 * 86_400.0,
+        "transaction_ms_max": 900_000,
+    }
+    return KafkaFacts(**(fine | facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "text"),
+    [
+        ({}, Severity.GOOD, "1 topic, 1 shard with a marker"),
+        ({"topics": [KafkaTopic("orders", None)]}, Severity.BAD, "no topic orders"),
+        ({"topics": [KafkaTopic("orders", 1)]}, Severity.DOUBTFUL, "not told"),
+        ({"retention_seconds": 60.0}, Severity.DOUBTFUL, "0:01:00"),
+        ({"transaction_ms_max": 5_000}, Severity.BAD, "5000 ms at most"),
+        ({"without_marker": ["a", "b", "c", "d"]}, Severity.DOUBTFUL, "a, b, c and 1 more"),
+        ({"checkpoints": KafkaTopic("c", 1, "delete")}, Severity.BAD, "deleted by age"),
+        ({"checkpoints": KafkaTopic("c", None)}, Severity.DOUBTFUL, "creates it"),
+    ],
+)
+def test_kafka_that_would_forget_or_refuse_is_told_before_it_does(
+    facts: dict[str, Any], level: Severity, text: str
+) -> None:
+    """Each of these shows only days later, or in the midst of a fail-over."""
+    (finding,) = judge_kafka(_kafka(**facts), 10.0)
+
+    assert finding.level is level
+    assert text in finding.detail

@@ -1,0 +1,1 @@
+"""`shardctl kafka`: what shards have in Kafka."""

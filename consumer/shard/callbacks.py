@@ -33,7 +33,12 @@ from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.shard.transaction_traces import TransactionTraces
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.batch import MessageBatch, unreadable_apart, why_unreadable
+from broadsheet.journals.message.batch import (
+    Envelope,
+    MessageBatch,
+    unreadable_apart,
+    why_unreadable,
+)
 from broadsheet.journals.message.checkpoint import build_checkpoint
 from broadsheet.journals.message.clock_watch import clock_ahead, first_ahead, latest_clock
 from broadsheet.journals.message.publisher import PendingAppend, Publisher
@@ -387,19 +392,19 @@ class Callbacks:
         return consumed
 
     def _consume_messages(self, batch: MessageBatch) -> int:
-        consume, records = self._application.consume_message, self._records
+        consume, envelopes = self._application.consume_message, batch.envelopes()
+        if self._records is not None:
+            envelopes = _until_full(envelopes, self._records)
         consumed = 0
         try:
             with self._named("consume_message"):
-                for envelope in batch.envelopes():
+                for envelope in envelopes:
                     try:
                         consume(self._shard, self._store, envelope, self._publisher)
                     except DeferToNextTxnError:
                         return consumed
                     consumed += 1
                     self.deliveries += 1
-                    if records is not None and records.is_full:
-                        break  # The commit holds them: what follows is of the next transaction.
         except BaseException:
             self.failed_at = _place_of(batch.span(consumed, consumed + 1))
             raise
@@ -433,6 +438,17 @@ class _Named:
         # Any other, e.g. of sys.exit(): only this shard fails.
         if error is not None and not isinstance(error, ServiceError):
             raise ApplicationError(self._shard_id, self._operation, error) from error
+
+
+def _until_full(envelopes: Iterator[Envelope], records: RecordOutputs) -> Iterator[Envelope]:
+    """Yield messages until the transaction's records are many: the commit holds them, so the next one takes the rest.
+
+    In an iterator of its own, so that applications without such records pay nothing for each message.
+    """
+    for envelope in envelopes:
+        yield envelope
+        if records.is_full:
+            return
 
 
 def _place_of(batch: MessageBatch) -> MessagePosition:

@@ -76,7 +76,10 @@ def test_sink_that_is_killed_anywhere_sends_each_record_once_in_order(
     require_once_in_order(real_kafka, topic, records)
 
 
-def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["kafka_lives", "direct_lives"])
+def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(
+    tmp_path: Path, subject: str
+) -> None:
     """Kafka is killed with open transactions, and paused, while its clients are killed, too."""
     topic, records = f"both-{uuid4().hex[:8]}", KILLS // 3 * 40
     with RealKafka(tmp_path / "kafka") as kafka:
@@ -101,18 +104,19 @@ def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(tmp_path:
         thread.start()
         try:
             report = run_lives(
-                "tests.sinks.kafka_lives",
+                f"tests.sinks.{subject}",
                 servers=kafka.servers,
                 topic=topic,
                 root=f"/{topic}",
                 records=records,
                 lives=KILLS // 3,
                 seed=random.randrange(2**32),
+                file=str(tmp_path / "store"),
             )
         finally:
             stop.set()
             thread.join()
-        print(report, {each: troubles.count(each) for each in set(troubles)})
+        print(subject, report, {each: troubles.count(each) for each in set(troubles)})
         assert "killed" in troubles
         require_once_in_order(kafka, topic, records)
 

@@ -78,6 +78,8 @@ class _Failures:
 
     first: KafkaError | None = None
     place: RecordPlace | None = None
+    is_committing: bool = False
+    """The commit was asked for, so its outcome may be unknown."""
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         del message
@@ -147,7 +149,8 @@ class Transactions:
                 return
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                if verdict_of(cause) is not TxnVerdict.REPEAT:
+                verdict = verdict_of(cause, is_committing=failures.is_committing)
+                if verdict is not TxnVerdict.REPEAT:
                     raise self._told(cause) from error
                 told = failures.first or cause
                 reason, passes = told.str(), is_passing(told)
@@ -187,6 +190,7 @@ class Transactions:
         self._again(
             lambda: producer.send_offsets_to_transaction([marker], self.group, _CALL_SECONDS)
         )
+        failures.is_committing = True
         self._again(lambda: producer.commit_transaction(_CALL_SECONDS))
 
     def _produce(

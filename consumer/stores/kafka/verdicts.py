@@ -49,10 +49,19 @@ _PASSING: Final = {
 }
 
 
-def verdict_of(error: KafkaError) -> TxnVerdict:
-    """Return what follows an error of a call within a transaction."""
+def verdict_of(error: KafkaError, *, is_committing: bool = True) -> TxnVerdict:
+    """Return what follows an error of a call within a transaction.
+
+    Args:
+        error: Of the call.
+        is_committing: The transaction may have been committed, so it must not be sent again.
+    """
     if error.code() in _FENCES:
         return TxnVerdict.FENCED
+    if error.code() == KafkaError._STATE and not is_committing:
+        # `produce` says no more when the client has met an error in the background: the abort tells a fence from what
+        # passes, such as a transaction that a broker ended while this process was paused.
+        return TxnVerdict.REPEAT
     if error.fatal():
         return TxnVerdict.REFUSED
     if error.txn_requires_abort():

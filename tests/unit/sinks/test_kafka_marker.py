@@ -71,6 +71,14 @@ def test_errors_of_a_transaction_are_told_apart(error: KafkaError, verdict: TxnV
     assert verdict_of(error) is verdict
 
 
+def test_state_of_the_client_repeats_what_was_produced_but_never_a_commit() -> None:
+    """`produce` tells nothing else of an error in the background; behind a commit a repetition may be a duplicate."""
+    error = KafkaError(KafkaError._STATE)
+
+    assert verdict_of(error, is_committing=False) is TxnVerdict.REPEAT
+    assert verdict_of(error) is TxnVerdict.REFUSED
+
+
 def test_brokers_that_are_away_are_no_fault_of_the_request() -> None:
     """Such a shard tries for ever, and is not quarantined."""
     assert is_passing(KafkaError(KafkaError._TRANSPORT))

@@ -119,6 +119,8 @@ class Caller:
         self._clock = clock
         self._token: str | None = None
         self._cluster_id = 0
+        self._told: EtcdUnavailableError | None = None
+        """The last reason of a failure, until a call is answered: the next may wait for a connection all its time."""
 
     @property
     def clock(self) -> Clock:
@@ -162,7 +164,9 @@ class Caller:
             EtcdUnavailableError: no answer in time.
             EtcdError: the answer is a refusal.
         """
-        call = _Call(self._clock.monotonic_seconds() + self._request_seconds, idempotent)
+        call = _Call(
+            self._clock.monotonic_seconds() + self._request_seconds, idempotent, self._told
+        )
         try:
             try:
                 return await self._attempt(invocation, call)
@@ -238,15 +242,18 @@ class Caller:
                 # It was connected but silent, so the next attempt asks another endpoint.
                 self.pool.suspect(channel)
             elif isinstance(failure, EtcdUnavailableError):
-                call.told = failure
+                call.told = self._told = failure
             outcome = outcome_of(error)
             if outcome is EtcdFailure.NEW_TOKEN_NEEDED:
                 self.forget_token(metadata)
             again = _may_repeat(outcome, had_token=bool(metadata), idempotent=call.idempotent)
             raise _AttemptFailedError(failure, again=again) from error
         except NoAnswerError as error:
-            call.told = EtcdUnavailableError(self.pool.endpoints, "the stream ended unanswered")
-            raise _AttemptFailedError(call.told, again=call.idempotent) from error
+            call.told = unanswered = EtcdUnavailableError(
+                self.pool.endpoints, "the stream ended unanswered"
+            )
+            raise _AttemptFailedError(unanswered, again=call.idempotent) from error
+        self._told = None
         # Every answer of etcd's has a header; the type of a generic message does not say so.
         self.check_cluster(cast("_HasHeader", response).header)
         return response

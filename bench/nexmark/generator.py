@@ -61,20 +61,22 @@ class Events:
         return len(self.persons) + len(self.auctions) + len(self.bids)
 
 
-def events(first: int, count: int, *, seed: int = 1) -> Events:
-    """Return the events first … first + count − 1."""
+def events(first: int, count: int, *, seed: int = 1, per_second: int = EVENTS_PER_S) -> Events:
+    """Return the events first … first + count − 1, of which there are `per_second` in a second of their time."""
     numbers = np.arange(first, first + count)
     chance = np.random.default_rng([seed, first])
     place = numbers % _CYCLE
     return Events(
-        _persons(numbers[place < _PERSONS], chance),
-        _auctions(numbers[(place >= _PERSONS) & (place < _PERSONS + _AUCTIONS)], chance),
-        _bids(numbers[place >= _PERSONS + _AUCTIONS], chance),
+        _persons(numbers[place < _PERSONS], chance, per_second),
+        _auctions(
+            numbers[(place >= _PERSONS) & (place < _PERSONS + _AUCTIONS)], chance, per_second
+        ),
+        _bids(numbers[place >= _PERSONS + _AUCTIONS], chance, per_second),
     )
 
 
-def _times(numbers: Numbers) -> pa.Array:
-    return pa.array(BASE_MS + numbers * 1000 // EVENTS_PER_S, pa.int64()).cast(_TIME)
+def _times(numbers: Numbers, per_second: int) -> pa.Array:
+    return pa.array(BASE_MS + numbers * 1000 // per_second, pa.int64()).cast(_TIME)
 
 
 def _last_person(numbers: Numbers) -> Numbers:
@@ -115,7 +117,7 @@ def _extra(kind: str, chance: np.random.Generator, count: int) -> pa.Array:
     return texts.take(pa.array(chance.integers(0, len(texts), count)))
 
 
-def _persons(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
+def _persons(numbers: Numbers, chance: np.random.Generator, per_second: int) -> pa.Table:
     count = len(numbers)
     names = [f"{first} {last}" for first in _FIRST_NAMES for last in _LAST_NAMES]
     return pa.table(
@@ -126,19 +128,19 @@ def _persons(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
             "creditCard": _chosen(chance, ["1234 5678 9012 3456", "9876 5432 1098 7654"], count),
             "city": _chosen(chance, _CITIES, count),
             "state": _chosen(chance, _STATES, count),
-            "dateTime": _times(numbers),
+            "dateTime": _times(numbers, per_second),
             "extra": _extra("persons", chance, count),
         }
     )
 
 
-def _auctions(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
+def _auctions(numbers: Numbers, chance: np.random.Generator, per_second: int) -> pa.Table:
     count = len(numbers)
     hot = _last_person(numbers) // _HOT * _HOT
     seller = np.where(chance.random(count) < 3 / 4, hot, _some_person(numbers, chance))
     # Until 100 more auctions are opened.
-    horizon = _OPEN * _CYCLE // _AUCTIONS * 1000 // EVENTS_PER_S
-    times = BASE_MS + numbers * 1000 // EVENTS_PER_S
+    horizon = _OPEN * _CYCLE // _AUCTIONS * 1000 // per_second
+    times = BASE_MS + numbers * 1000 // per_second
     initial = _prices(chance, count)
     return pa.table(
         {
@@ -158,7 +160,7 @@ def _auctions(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
     )
 
 
-def _bids(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
+def _bids(numbers: Numbers, chance: np.random.Generator, per_second: int) -> pa.Table:
     count = len(numbers)
     last = _last_auction(numbers)
     open_ = np.minimum(last + 1, _OPEN)
@@ -173,7 +175,7 @@ def _bids(numbers: Numbers, chance: np.random.Generator) -> pa.Table:
             "price": _prices(chance, count),
             "channel": _chosen(chance, ["Google", "Facebook", "Baidu", "Apple"], count),
             "url": _chosen(chance, [f"https://nexmark.org/{each}" for each in range(100)], count),
-            "dateTime": _times(numbers),
+            "dateTime": _times(numbers, per_second),
             "extra": _extra("bids", chance, count),
         }
     )

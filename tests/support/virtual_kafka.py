@@ -52,13 +52,16 @@ class VirtualKafka:
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the newest producer, by transactional id."""
     opened: dict[str, _Txn] = field(default_factory=dict)
+    life: int = 0
+    """Of the process that makes clients: those of former lives are dead, whatever their threads still do."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def clients(self) -> KafkaClients:
-        """Makers of clients of it."""
+        """Makers of clients of it, which die with the present life."""
+        life = self.life
         return KafkaClients(
-            producer=lambda config: VirtualProducer(self, config),  # type: ignore[arg-type, return-value]  # stands in
+            producer=lambda config: VirtualProducer(self, config, life),  # type: ignore[arg-type, return-value]  # stands in
             consumer=lambda config: VirtualConsumer(self, config),  # type: ignore[arg-type, return-value]  # stands in
             admin=lambda config: VirtualAdmin(self),  # type: ignore[arg-type, return-value]  # stands in
         )
@@ -67,8 +70,8 @@ class VirtualKafka:
 class VirtualProducer:
     """A transactional producer."""
 
-    def __init__(self, kafka: VirtualKafka, config: Mapping[str, Any]) -> None:
-        self._kafka, self._id = kafka, config["transactional.id"]
+    def __init__(self, kafka: VirtualKafka, config: Mapping[str, Any], life: int) -> None:
+        self._kafka, self._id, self._life = kafka, config["transactional.id"], life
         self._epoch = 0
         self._produced = 0
 
@@ -80,6 +83,7 @@ class VirtualProducer:
         del timeout
         kafka = self._kafka
         with kafka.lock:
+            self._require_life()
             kafka.epochs[self._id] = self._epoch = kafka.epochs.get(self._id, 0) + 1
             kafka.opened.pop(self._id, None)
 
@@ -146,8 +150,13 @@ class VirtualProducer:
     def purge(self, **others: object) -> None:
         """Do nothing."""
 
+    def _require_life(self) -> None:
+        if self._kafka.life != self._life:
+            raise KilledError
+
     def _holding(self) -> threading.RLock:
         with self._kafka.lock:
+            self._require_life()
             if self._kafka.epochs.get(self._id) != self._epoch:
                 raise KafkaException(KafkaError(KafkaError.PRODUCER_FENCED, "fenced", True))
         return self._kafka.lock

@@ -129,7 +129,8 @@ def test_connection_that_is_killed_anywhere_sends_each_record_once_in_order(seed
         try:
             live(world)
         except KilledError:
-            continue
+            # The threads of a process die with it: one that opens late must not fence the next life.
+            world.kafka.life += 1
     world.kafka.die = lambda _: None
     live(world)
 

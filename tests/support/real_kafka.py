@@ -7,13 +7,22 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
 from bench.vs_structured_streaming.maven import KAFKA, java_program
 from broadsheet.embedded.child_process import ChildProcess
+from tests.support.certificates import Certificate
 from tests.support.eventually import eventually_sync
 
 _START_SECONDS = 120.0
@@ -22,8 +31,8 @@ _JAVA = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:aut
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:{controller}
 log.dirs={logs}
@@ -40,17 +49,59 @@ auto.create.topics.enable=false
 """
 
 
+@dataclass(frozen=True, slots=True)
+class SecureListener:
+    """A second door, with TLS and passwords (SCRAM)."""
+
+    certificate: Certificate
+    """Of 127.0.0.1."""
+    user: str
+    password: str
+
+    def properties(self, directory: Path) -> dict[str, str]:
+        """Return the broker's settings, and write the key store that they name."""
+        store = directory / "broker.pem"
+        key = load_pem_private_key(self.certificate.key_file.read_bytes(), password=None)
+        # Kafka reads keys of PKCS 8 alone.
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        store.write_bytes(pem + self.certificate.cert_file.read_bytes())
+        return {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "listener.name.secure.ssl.keystore.type": "PEM",
+            "listener.name.secure.ssl.keystore.location": str(store),
+            "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.secure.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+        }
+
+    @property
+    def scram(self) -> str:
+        """The user, as the broker's storage is told of it."""
+        return f"SCRAM-SHA-512=[name={self.user},password={self.password}]"
+
+
 class RealKafka:
     """A broker, which may be killed and started again over its data. A context manager."""
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        secure: SecureListener | None = None,
+    ) -> None:
         """Describe it.
 
         Args:
             directory: Of its data; made if missing.
             properties: More of its settings.
+            secure: A second listener.
         """
         self._directory = directory
+        self._secure = secure
+        self._secure_port = 0 if secure is None else _free_port()
+        self.secure_servers = f"127.0.0.1:{self._secure_port}"
         self._port, self._controller = _free_port(), _free_port()
         self._properties = dict(properties or {})
         self.servers = f"127.0.0.1:{self._port}"
@@ -64,12 +115,17 @@ class RealKafka:
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._directory / "server.properties"
+        listeners = f"PLAINTEXT://{self.servers}"
+        cluster = ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties)]
+        if self._secure is not None:
+            self._properties |= self._secure.properties(self._directory)
+            listeners += f",SECURE://{self.secure_servers}"
+            cluster += ["--add-scram", self._secure.scram]
         more = "".join(f"{name}={value}\n" for name, value in self._properties.items())
         logs = self._directory / "logs"
         properties.write_text(
-            _PROPERTIES.format(port=self._port, controller=self._controller, logs=logs) + more
+            _PROPERTIES.format(listeners=listeners, controller=self._controller, logs=logs) + more
         )
-        cluster = ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties)]
         subprocess.run(
             [*self._java(), "kafka.tools.StorageTool", "format", *cluster],
             check=True,

@@ -64,16 +64,20 @@ _PASSING: Final = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,  # Brokers report this for a topic just created.
 }
+_REFUSED: Final = {KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL}
+"""Connections that were refused, of which calls tell only that they timed out."""
+_EVENTS_MAX: Final = 100
 _MENDS_ITSELF: Final = {KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 """The client continues with other brokers, or after a reconnection."""
 
 
-def told_apart(source: str, error: KafkaError) -> SourceError:
+def told_apart(source: str, error: KafkaError, cause: str = "") -> SourceError:
     """Translate an error of the client into a source error.
 
     Args:
         source: The topic, or the name of a partition's messages.
         error: Of the client, or of a broker.
+        cause: More of it, to be told behind it.
     """
     if error.code() in _GONE:
         return SourceDataLossError(
@@ -82,8 +86,8 @@ def told_apart(source: str, error: KafkaError) -> SourceError:
             " short a time, or was deleted and created again",
         )
     if error.code() in _PASSING or error.retriable():
-        return SourceUnavailableError(source, error.str())
-    return SourceError(source, error.str())
+        return SourceUnavailableError(source, error.str() + cause)
+    return SourceError(source, error.str() + cause)
 
 
 def mends_itself(error: KafkaError) -> bool:
@@ -144,6 +148,7 @@ class PartitionReader:
         self._source = source
         self._open_consumer = open_consumer
         self._consumer: Consumer | None = None
+        self._has_partitions = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kafka-{source}")
 
     async def topic(self, topic: str) -> ListedTopic:
@@ -163,6 +168,7 @@ class PartitionReader:
     async def add(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
         """Add partitions to read, from given offsets on."""
         assigned = [TopicPartition(*key, offset) for key, offset in offsets.items()]
+        self._has_partitions = True
         await self._run(lambda consumer: consumer.incremental_assign(assigned))
 
     async def poll(self) -> Polled:
@@ -187,14 +193,30 @@ class PartitionReader:
 
     async def _run(self, call: Callable[[Consumer], ResultT]) -> ResultT:
         def run() -> ResultT:
-            if self._consumer is None:
-                self._consumer = self._open_consumer()
-            return call(self._consumer)
+            try:
+                if self._consumer is None:
+                    self._consumer = self._open_consumer()
+                return call(self._consumer)
+            except KafkaException as error:
+                cause = ""
+                # Events are among the messages: once there may be some, none must be taken here.
+                if self._consumer is not None and not self._has_partitions:
+                    cause = _refused(self._consumer)
+                raise told_apart(self._source, error.args[0], cause) from error
 
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, run)
-        except KafkaException as error:
-            raise told_apart(self._source, error.args[0]) from error
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+
+def _refused(consumer: Consumer) -> str:
+    """Return why a connection was refused, as the end of an error; empty if none was."""
+    for _ in range(_EVENTS_MAX):
+        event = consumer.poll(0)
+        if event is None:
+            break
+        error = event.error()
+        if error is not None and error.code() in _REFUSED:
+            return f"; a connection was refused: {error.str()}"
+    return ""
 
 
 def _poll(consumer: Consumer) -> Polled:

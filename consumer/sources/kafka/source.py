@@ -28,6 +28,7 @@ from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
 from broadsheet.consumer.sources.settled import SettledBatches
+from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.journals.errors import ReplayError
 from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.runtime.clock import Clock, SystemClock
@@ -61,7 +62,8 @@ class KafkaSource:
         Args:
             topics: One, or several whose partitions of the same number belong together.
             message_type: How values are encoded; `WithMetadata` adds keys, headers and times.
-            config: Of Kafka's client, at least `bootstrap.servers`.
+            config: Of Kafka's client, at least `bootstrap.servers`. Values `@/path` are read from files on each member
+                whenever a client is opened, so that secrets are in no code.
             start: Where to begin without a checkpoint. None: with the oldest messages.
             sequenced: Messages carry the UUIDs of our publishers: duplicates are dropped, transactions are whole.
             read_recreated: Read a topic that was deleted and created again from its beginning. Otherwise the shard
@@ -183,7 +185,9 @@ class KafkaSource:
         return wanted
 
     def _reader(self) -> PartitionReader:
-        return PartitionReader(self._settings.name, lambda: self._open_consumer(self._config))
+        return PartitionReader(
+            self._settings.name, lambda: self._open_consumer(read_files(self._config))
+        )
 
 
 def _shift_of(reading: TopicsReading | None, name: str) -> int:

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from broadsheet.consumer.sources.kafka.partitions import CALL_SECONDS, told_apart
+from broadsheet.consumer.stores.setting_files import read_files
 
 _CONNECTION: Final = (
     "api.version.",
@@ -60,7 +61,7 @@ class TopicIds:
         """Create it without a connection.
 
         Args:
-            config: Of a consumer; what says how to connect is taken.
+            config: Of a consumer; what says how to connect is taken. Values `@/path` are read from files.
             open_admin: Returns a client of the settings given.
         """
         self._config = {name: value for name, value in config.items() if _connects(name)}
@@ -88,7 +89,7 @@ class TopicIds:
     def _opened(self) -> AdminClient:
         with self._opening:
             if self._admin is None:
-                self._admin = self._open_admin(self._config)
+                self._admin = self._open_admin(read_files(self._config))
             return self._admin
 
 

@@ -28,7 +28,7 @@ from broadsheet.consumer.errors import StoreError, StoreUnavailableError
 from broadsheet.consumer.stores.kafka.marker import RecordPlace
 from broadsheet.consumer.stores.kafka.settings import for_readers
 from broadsheet.consumer.stores.kafka.transactions import KafkaClients, SinkId
-from broadsheet.consumer.stores.kafka.verdicts import is_passing
+from broadsheet.consumer.stores.kafka.verdicts import is_passing, is_refused_connection
 
 # ruff: noqa: SLF001 - the client names errors of its own, not of a broker, with an underscore
 
@@ -89,6 +89,8 @@ class KafkaTopics:
         self._record_bytes_max = int(config.get("message.max.bytes", 0))
         self._clients = clients
         self._admin: AdminClient | None = None
+        self._refused: KafkaError | None = None
+        """The last refused connection, of which calls tell only that they timed out."""
 
     def ensure_checkpoints(self) -> None:
         """Create the checkpoints' topic if there is none; refuse one that would forget.
@@ -250,7 +252,7 @@ class KafkaTopics:
 
     def _opened(self) -> AdminClient:
         if self._admin is None:
-            self._admin = self._clients.admin(dict(self._config))
+            self._admin = self._clients.admin({"error_cb": self._note, **self._config})
         self._admin.poll(0)  # Tokens are renewed by callbacks.
         return self._admin
 
@@ -280,9 +282,19 @@ class KafkaTopics:
         except KafkaException as error:
             raise self._told(doing, error.args[0]) from error
 
+    def _note(self, error: KafkaError) -> None:
+        if is_refused_connection(error):
+            self._refused = error
+
     def _told(self, doing: str, error: KafkaError) -> StoreError:
         kind = StoreUnavailableError if is_passing(error) else StoreError
-        return kind(self._sink.shard_fqn, f"{doing}: {error.str()} ({error.name()})")
+        detail = f"{doing}: {error.str()} ({error.name()})"
+        if self._admin is not None:
+            self._admin.poll(0)  # Calls back with what has happened meanwhile.
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            detail += f"; a connection was refused: {refused.str()} ({refused.name()})"
+        return kind(self._sink.shard_fqn, detail)
 
 
 def _asked(ask: Callable[[], AnswerT]) -> AnswerT:

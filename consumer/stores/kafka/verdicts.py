@@ -74,3 +74,8 @@ def verdict_of(error: KafkaError, *, is_committing: bool = True) -> TxnVerdict:
 def is_passing(error: KafkaError) -> bool:
     """Tell whether brokers, and not the request, are the cause, so that trying later helps."""
     return error.code() in _PASSING or error.retriable()
+
+
+def is_refused_connection(error: KafkaError) -> bool:
+    """Tell whether names, certificates or passwords are the cause, which a call's own error does not say."""
+    return error.code() in (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)

@@ -98,7 +98,7 @@ nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/t
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_members.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
-nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks
 nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 $(PYTEST) -q tests/integration/consumer/test_splits.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.

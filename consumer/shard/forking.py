@@ -12,6 +12,7 @@ begins with the parent's log once more.
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import structlog
@@ -137,7 +138,7 @@ class Forking:
             await asyncio.sleep(REPORT_SECONDS)
 
     async def catch_up(self) -> None:
-        """Wait until little is left to play.
+        """Wait until little is left to play, and what follows the played files has taken in nearly all.
 
         Raises:
             SplitDelayedError: playing is over, by a mark of an earlier attempt.
@@ -152,7 +153,7 @@ class Forking:
             group.stop()
         while not recovery.ended.is_set():
             behind = recovery.progress.behind_seconds
-            if behind is not None and behind <= BEHIND_SECONDS_MAX:
+            if behind is not None and behind <= BEHIND_SECONDS_MAX and await self._has_followed():
                 return
             await asyncio.sleep(0.1)
         if recovery.failure is not None:
@@ -160,6 +161,19 @@ class Forking:
         raise SplitDelayedError(
             f"the parent {self._parent} went on before the fork was committed; its log is played once more"
         )
+
+    async def _has_followed(self) -> bool:
+        """Wait for the follower; tell whether it was so quick that little can have come meanwhile.
+
+        What it lacks, the store makes while the parent rests: of all rows, if there was no index yet.
+        """
+        recovery = self._recovery
+        if recovery.follower is None:
+            return True
+        began = time.monotonic()
+        if await recovery.follow_through() is None:
+            return False  # Nothing was shown to it yet, or playing is over.
+        return time.monotonic() - began <= BEHIND_SECONDS_MAX
 
     async def _own_spec(self) -> tuple[ShardSpec, int]:
         child, revision = await stored_spec(self._environment, self._shard.id)

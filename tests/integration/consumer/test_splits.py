@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.forking import Forking
 from broadsheet.consumer.shard.holding import ForkHolding
@@ -86,6 +89,52 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
         assert not left.kvs, "nothing of a finished split remains"
         with pytest.raises(ValidationError, match="serves already"):
             await elastic.cancel_split(CHILD)
+
+
+async def test_split_of_large_state_rests_its_parent_only_when_the_index_is_there(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of all rows takes as long as the state is large: it is made while the parent serves, and the child's
+    store takes it as it is.
+    """
+    await create_logs(journals, PARENT)
+    producer, follow = Producer(journals), KeyedFollower.follow
+    reached, released = threading.Event(), threading.Event()
+
+    def slowly(self: KeyedFollower, files: Path) -> None:
+        reached.set()
+        released.wait()
+        follow(self, files)
+
+    monkeypatch.setattr(KeyedFollower, "follow", slowly)
+    with capture_logs() as events:
+        async with (
+            cluster.member("one", application=application(), state_dir=str(tmp_path)) as one,
+            client_of(one) as client,
+            ElasticClient(one.address) as elastic,
+        ):
+            await client.apply(upserts(spec(cluster)))
+            await wait_for_primaries(client, PARENT)
+            end = await producer.publish(SOURCE, KEYS)
+            await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)
+            await elastic.split(PARENT, journals)
+            try:
+                await eventually(reached.is_set)
+                for _ in range(5):
+                    end = await producer.publish(SOURCE, KEYS)
+                    await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)
+                rested = [each for each in events if each["event"] == "split.parent_rests"]
+            finally:
+                released.set()
+            await wait_for_primaries(client, CHILD)
+
+    assert not rested
+    (opened,) = [
+        each
+        for each in events
+        if each["event"] == "keyed.index_opened" and each["shard"].endswith(CHILD)
+    ]
+    assert opened["from_standby"], opened
 
 
 STEPS: dict[str, tuple[type, str, bool, str]] = {

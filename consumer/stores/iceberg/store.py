@@ -13,6 +13,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
-    NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
@@ -135,11 +135,10 @@ class IcebergStore:
                 raise StoreError(
                     self._fqn, f"there is no table {self._name}; create it, or give its schema"
                 ) from error
-        try:
-            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        _ensure_namespace(self._catalog, self._name.rpartition(".")[0])
+        # Otherwise another shard created it meanwhile.
+        with suppress(TableAlreadyExistsError):
             self._catalog.create_table(self._name, self._first_schema)
-        except (TableAlreadyExistsError, NamespaceAlreadyExistsError):
-            pass  # Another shard created it meanwhile.
         return self._catalog.load_table(self._name)
 
     def _found(self, table: Table) -> tuple[TableVersion, bytes]:
@@ -208,6 +207,16 @@ class IcebergStore:
             self._table = table
         self._version = version
         self._schema = table_schema(table.schema().as_arrow())
+
+
+def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
+    """Create a namespace, unless another shard does so at the same time."""
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception:
+        # Each catalog has an error of its own for that; the one in SQL raises the database's.
+        if not catalog.namespace_exists(namespace):
+            raise
 
 
 class _errors_named:  # noqa: N801 - used like a function

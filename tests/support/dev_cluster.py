@@ -30,7 +30,9 @@ class DevProcess:
     """The part of the environment that leads to it."""
     pid: int
 
-    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+    def shell(
+        self, script: str, *, timeout_seconds: float = START_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script that may call `shardctl`."""
         return subprocess.run(
             ["bash", "-euc", script],
@@ -38,7 +40,7 @@ class DevProcess:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=START_SECONDS,
+            timeout=timeout_seconds,
             check=False,
         )
 

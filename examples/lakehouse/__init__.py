@@ -1,0 +1,1 @@
+"""Alerts of shards in Delta and Iceberg tables, compacted meanwhile, and read by DuckDB."""

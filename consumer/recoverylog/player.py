@@ -272,6 +272,11 @@ class Player:
             return False
         return await self._copies.order(target, through=await self._write_head(self._log))
 
+    @property
+    def is_followed(self) -> bool:
+        """True from when the follower was shown the first files until playing is over, also if it failed."""
+        return self._followed is not None
+
     async def follow_through(self) -> bool:
         """Wait until the follower has taken in all that was appended before this was called.
 

@@ -172,7 +172,8 @@ class Forking:
             return True
         began = time.monotonic()
         if await recovery.follow_through() is None:
-            return False  # Nothing was shown to it yet, or playing is over.
+            # It failed, and the store is to make all; or nothing was shown to it yet, or playing is over.
+            return recovery.is_followed
         return time.monotonic() - began <= BEHIND_SECONDS_MAX
 
     async def _own_spec(self) -> tuple[ShardSpec, int]:

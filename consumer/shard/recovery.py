@@ -223,6 +223,11 @@ class Recovery:
         """
         return self._player is not None and await self._player.copy_to(target)
 
+    @property
+    def is_followed(self) -> bool:
+        """True from when the follower was shown the first files until playing is over, also if it failed."""
+        return self._player is not None and self._player.is_followed
+
     async def follow_through(self) -> StandbyFollower | None:
         """Return the follower, once it has taken in all that the log holds now; None if nothing follows this standby.
 

@@ -34,7 +34,7 @@ RECORD: Final = ".store-record"
 _NAMED_MAX: Final = 5
 """Names of files that an error lists."""
 _NO_STORES: Final = re.compile(
-    rf"\.recovery-log.*|{re.escape(RECORD)}(\.next)?|holder\.lock|epoch|lost\+found"
+    rf"\.recovery-log.*|\.broadsheet-fork\..*|{re.escape(RECORD)}(\.next)?|holder\.lock|epoch|lost\+found"
 )
 """Files that are beside a store's own and say nothing of its kind."""
 

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.forking import Forking
@@ -135,6 +136,27 @@ async def test_split_of_large_state_rests_its_parent_only_when_the_index_is_ther
         if each["event"] == "keyed.index_opened" and each["shard"].endswith(CHILD)
     ]
     assert opened["from_standby"], opened
+
+
+async def test_split_whose_index_cannot_be_made_meanwhile_is_done_without(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that fails is not waited for: the child's store makes the index itself."""
+    await create_logs(journals, PARENT)
+
+    def fails(self: KeyedFollower, files: Path) -> None:
+        raise StoreError(str(files), "no space left")
+
+    monkeypatch.setattr(KeyedFollower, "follow", fails)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        await elastic.split(PARENT, journals)
+        await wait_for_primaries(client, CHILD)
 
 
 STEPS: dict[str, tuple[type, str, bool, str]] = {

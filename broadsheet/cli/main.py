@@ -298,6 +298,7 @@ def contexts() -> None:
                 "cordon": "Keep new shards from each MEMBER (zone#suffix).",
                 "drain": "Let each MEMBER (zone#suffix) hand its shards over and leave.",
                 "list": "List each member, its replicas, and whether it accepts more.",
+                "progress": "Show the drains and moves of shards that are under way.",
             },
         ),
         "uncordon": LazyCommand(
@@ -317,6 +318,7 @@ def members() -> None:
       shardctl members cordon zone-a#member-0 zone-a#member-1
       shardctl members uncordon zone-a#member-0
       shardctl members drain zone-a#member-0
+      shardctl members progress --watch
     """
 
 

@@ -22,63 +22,68 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from broadsheet.wire import progress_pb2 as consumer_dot_protocol_dot_progress__pb2
 from broadsheet.wire import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"consumer/protocol/allocation.proto\x12\rbroadsheet.v1\x1a\x1d\x63onsumer/protocol/shard.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x0bPlanRequest\x12.\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1d.consumer.ApplyRequest.Change\x12\r\n\x05\x64rain\x18\x02 \x03(\t\x12&\n\x03\x61\x64\x64\x18\x03 \x03(\x0b\x32\x19.broadsheet.v1.NewMembers\"8\n\nNewMembers\x12\x0c\n\x04zone\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05limit\x18\x03 \x01(\r\"\x89\x01\n\rPlannedChange\x12\r\n\x05round\x18\x01 \x01(\r\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.broadsheet.v1.ChangeKind\x12\r\n\x05shard\x18\x03 \x01(\t\x12\x0e\n\x06member\x18\x04 \x01(\t\x12\x13\n\x0b\x66rom_member\x18\x05 \x01(\t\x12\x0c\n\x04\x63old\x18\x06 \x01(\x08\"{\n\rWaitingChange\x12\r\n\x05shard\x18\x01 \x01(\t\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.broadsheet.v1.WaitReason\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x10\n\x08\x66or_ever\x18\x05 \x01(\x08\"\x91\x01\n\x0cMemberChange\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\x12\x17\n\x0freplicas_before\x18\x03 \x01(\r\x12\x18\n\x10primaries_before\x18\x04 \x01(\r\x12\x16\n\x0ereplicas_after\x18\x05 \x01(\r\x12\x17\n\x0fprimaries_after\x18\x06 \x01(\r\"\xf0\x01\n\x0cPlanResponse\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12-\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x1c.broadsheet.v1.PlannedChange\x12+\n\x05waits\x18\x04 \x03(\x0b\x32\x1c.broadsheet.v1.WaitingChange\x12,\n\x07members\x18\x05 \x03(\x0b\x32\x1b.broadsheet.v1.MemberChange\x12\x16\n\x0e\x63\x61n_be_applied\x18\x06 \x01(\x08\x12\x0b\n\x03gap\x18\x07 \x01(\x01\x12\x0e\n\x06leader\x18\x08 \x01(\t\"#\n\x10\x41pplyPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\"V\n\x11\x41pplyPlanResponse\x12/\n\x06status\x18\x01 \x01(\x0e\x32\x1f.broadsheet.v1.AllocationStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x1f\n\x0e\x45xplainRequest\x12\r\n\x05shard\x18\x01 \x01(\t\"\x90\x01\n\x10\x45xplainedReplica\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nconsistent\x18\x03 \x01(\x08\x12\x0f\n\x07\x64\x65sired\x18\x04 \x01(\x08\x12\x0b\n\x03why\x18\x05 \x01(\t\x12\x14\n\x0c\x62\x65hind_bytes\x18\x06 \x01(\x04\x12\x16\n\x0e\x62\x65hind_seconds\x18\x07 \x01(\x01\"\x90\x02\n\x0f\x45xplainResponse\x12/\n\x06status\x18\x01 \x01(\x0e\x32\x1f.broadsheet.v1.AllocationStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x13\n\x0breplication\x18\x03 \x01(\r\x12\x31\n\x08replicas\x18\x04 \x03(\x0b\x32\x1f.broadsheet.v1.ExplainedReplica\x12\x0f\n\x07\x64\x65sired\x18\x05 \x03(\t\x12\x17\n\x0fplanned_primary\x18\x06 \x01(\t\x12\x0c\n\x04risk\x18\x07 \x01(\t\x12+\n\x05waits\x18\x08 \x03(\x0b\x32\x1c.broadsheet.v1.WaitingChange\x12\r\n\x05notes\x18\t \x03(\t\"\x83\x01\n\x10ListMovesRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\x0c\"U\n\x11ListMovesResponse\x12\'\n\x05moves\x18\x01 \x03(\x0b\x32\x18.broadsheet.v1.ShardMove\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\"\xfd\x01\n\tShardMove\x12\r\n\x05shard\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.broadsheet.v1.MoveKind\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\x05\x12\x11\n\tfrom_slot\x18\x05 \x01(\x05\x12(\n\x04time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x0f\n\x07plan_id\x18\t \x01(\t\x12\r\n\x05\x61\x63tor\x18\n \x01(\t\x12\x0e\n\x06writer\x18\x0b \x01(\t\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\"\x14\n\x12ListMembersRequest\"\x91\x01\n\x13ListMembersResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.broadsheet.v1.ClusterMember\x12\x0f\n\x07version\x18\x03 \x01(\t\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xb1\x01\n\rClusterMember\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x13\n\x0bshard_limit\x18\x03 \x01(\r\x12\x10\n\x08replicas\x18\x04 \x01(\r\x12\x11\n\tprimaries\x18\x05 \x01(\r\x12\x0f\n\x07\x65xiting\x18\x06 \x01(\x08\x12\x10\n\x08\x63ordoned\x18\x07 \x01(\x08\x12\r\n\x05leads\x18\x08 \x01(\x08\x12\x16\n\x0e\x61\x64min_endpoint\x18\t \x01(\t\"9\n\x14\x43ordonMembersRequest\x12\x0f\n\x07members\x18\x01 \x03(\t\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\":\n\x15\x43ordonMembersResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hanged\x18\x02 \x03(\t*\x91\x02\n\x10\x41llocationStatus\x12!\n\x1d\x41LLOCATION_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41LLOCATION_STATUS_OK\x10\x01\x12%\n!ALLOCATION_STATUS_SHARD_NOT_FOUND\x10\x02\x12$\n ALLOCATION_STATUS_PLAN_NOT_FOUND\x10\x03\x12%\n!ALLOCATION_STATUS_CLUSTER_CHANGED\x10\x04\x12%\n!ALLOCATION_STATUS_MEMBERS_MISSING\x10\x05\x12%\n!ALLOCATION_STATUS_PLAN_SUPERSEDED\x10\x06*\x8a\x01\n\nChangeKind\x12\x1b\n\x17\x43HANGE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43HANGE_KIND_ADD\x10\x01\x12\x16\n\x12\x43HANGE_KIND_REMOVE\x10\x02\x12\x17\n\x13\x43HANGE_KIND_PROMOTE\x10\x03\x12\x19\n\x15\x43HANGE_KIND_HAND_OVER\x10\x04*\xc4\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15WAIT_REASON_NO_MEMBER\x10\x01\x12\x18\n\x14WAIT_REASON_DISABLED\x10\x02\x12\x15\n\x11WAIT_REASON_LIMIT\x10\x03\x12\x14\n\x10WAIT_REASON_ZONE\x10\x04\x12%\n!WAIT_REASON_STANDBY_NOT_CAUGHT_UP\x10\x05\x12\x1b\n\x17WAIT_REASON_MOVE_BUDGET\x10\x06\x12\x18\n\x14WAIT_REASON_SETTLING\x10\x07\x12\x1b\n\x17WAIT_REASON_DRAIN_WAITS\x10\x08\x12\x1f\n\x1bWAIT_REASON_HAND_OVER_WAITS\x10\t\x12\x1b\n\x17WAIT_REASON_QUARANTINED\x10\n*\x96\x01\n\x08MoveKind\x12\x19\n\x15MOVE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10MOVE_KIND_ASSIGN\x10\x01\x12\x15\n\x11MOVE_KIND_PROMOTE\x10\x02\x12\x17\n\x13MOVE_KIND_HAND_OVER\x10\x03\x12\x14\n\x10MOVE_KIND_REMOVE\x10\x04\x12\x13\n\x0fMOVE_KIND_SHIFT\x10\x05\x32\xf0\x03\n\x11\x41llocationService\x12?\n\x04Plan\x12\x1a.broadsheet.v1.PlanRequest\x1a\x1b.broadsheet.v1.PlanResponse\x12N\n\tApplyPlan\x12\x1f.broadsheet.v1.ApplyPlanRequest\x1a .broadsheet.v1.ApplyPlanResponse\x12H\n\x07\x45xplain\x12\x1d.broadsheet.v1.ExplainRequest\x1a\x1e.broadsheet.v1.ExplainResponse\x12N\n\tListMoves\x12\x1f.broadsheet.v1.ListMovesRequest\x1a .broadsheet.v1.ListMovesResponse\x12T\n\x0bListMembers\x12!.broadsheet.v1.ListMembersRequest\x1a\".broadsheet.v1.ListMembersResponse\x12Z\n\rCordonMembers\x12#.broadsheet.v1.CordonMembersRequest\x1a$.broadsheet.v1.CordonMembersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"consumer/protocol/allocation.proto\x12\rbroadsheet.v1\x1a consumer/protocol/progress.proto\x1a\x1d\x63onsumer/protocol/shard.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x0bPlanRequest\x12.\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1d.consumer.ApplyRequest.Change\x12\r\n\x05\x64rain\x18\x02 \x03(\t\x12&\n\x03\x61\x64\x64\x18\x03 \x03(\x0b\x32\x19.broadsheet.v1.NewMembers\"8\n\nNewMembers\x12\x0c\n\x04zone\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05limit\x18\x03 \x01(\r\"\x89\x01\n\rPlannedChange\x12\r\n\x05round\x18\x01 \x01(\r\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.broadsheet.v1.ChangeKind\x12\r\n\x05shard\x18\x03 \x01(\t\x12\x0e\n\x06member\x18\x04 \x01(\t\x12\x13\n\x0b\x66rom_member\x18\x05 \x01(\t\x12\x0c\n\x04\x63old\x18\x06 \x01(\x08\"{\n\rWaitingChange\x12\r\n\x05shard\x18\x01 \x01(\t\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.broadsheet.v1.WaitReason\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x10\n\x08\x66or_ever\x18\x05 \x01(\x08\"\x91\x01\n\x0cMemberChange\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\x12\x17\n\x0freplicas_before\x18\x03 \x01(\r\x12\x18\n\x10primaries_before\x18\x04 \x01(\r\x12\x16\n\x0ereplicas_after\x18\x05 \x01(\r\x12\x17\n\x0fprimaries_after\x18\x06 \x01(\r\"\xf0\x01\n\x0cPlanResponse\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12-\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x1c.broadsheet.v1.PlannedChange\x12+\n\x05waits\x18\x04 \x03(\x0b\x32\x1c.broadsheet.v1.WaitingChange\x12,\n\x07members\x18\x05 \x03(\x0b\x32\x1b.broadsheet.v1.MemberChange\x12\x16\n\x0e\x63\x61n_be_applied\x18\x06 \x01(\x08\x12\x0b\n\x03gap\x18\x07 \x01(\x01\x12\x0e\n\x06leader\x18\x08 \x01(\t\"#\n\x10\x41pplyPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\"V\n\x11\x41pplyPlanResponse\x12/\n\x06status\x18\x01 \x01(\x0e\x32\x1f.broadsheet.v1.AllocationStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x1f\n\x0e\x45xplainRequest\x12\r\n\x05shard\x18\x01 \x01(\t\"\x90\x01\n\x10\x45xplainedReplica\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x12\n\nconsistent\x18\x03 \x01(\x08\x12\x0f\n\x07\x64\x65sired\x18\x04 \x01(\x08\x12\x0b\n\x03why\x18\x05 \x01(\t\x12\x14\n\x0c\x62\x65hind_bytes\x18\x06 \x01(\x04\x12\x16\n\x0e\x62\x65hind_seconds\x18\x07 \x01(\x01\"\x90\x02\n\x0f\x45xplainResponse\x12/\n\x06status\x18\x01 \x01(\x0e\x32\x1f.broadsheet.v1.AllocationStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x13\n\x0breplication\x18\x03 \x01(\r\x12\x31\n\x08replicas\x18\x04 \x03(\x0b\x32\x1f.broadsheet.v1.ExplainedReplica\x12\x0f\n\x07\x64\x65sired\x18\x05 \x03(\t\x12\x17\n\x0fplanned_primary\x18\x06 \x01(\t\x12\x0c\n\x04risk\x18\x07 \x01(\t\x12+\n\x05waits\x18\x08 \x03(\x0b\x32\x1c.broadsheet.v1.WaitingChange\x12\r\n\x05notes\x18\t \x03(\t\"\x83\x01\n\x10ListMovesRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\x0c\"U\n\x11ListMovesResponse\x12\'\n\x05moves\x18\x01 \x03(\x0b\x32\x18.broadsheet.v1.ShardMove\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\"\xfd\x01\n\tShardMove\x12\r\n\x05shard\x18\x01 \x01(\t\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.broadsheet.v1.MoveKind\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\x05\x12\x11\n\tfrom_slot\x18\x05 \x01(\x05\x12(\n\x04time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x0f\n\x07plan_id\x18\t \x01(\t\x12\r\n\x05\x61\x63tor\x18\n \x01(\t\x12\x0e\n\x06writer\x18\x0b \x01(\t\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\"\x14\n\x12ListMembersRequest\"\x91\x01\n\x13ListMembersResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.broadsheet.v1.ClusterMember\x12\x0f\n\x07version\x18\x03 \x01(\t\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\rClusterMember\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x13\n\x0bshard_limit\x18\x03 \x01(\r\x12\x10\n\x08replicas\x18\x04 \x01(\r\x12\x11\n\tprimaries\x18\x05 \x01(\r\x12\x0f\n\x07\x65xiting\x18\x06 \x01(\x08\x12\x10\n\x08\x63ordoned\x18\x07 \x01(\x08\x12\r\n\x05leads\x18\x08 \x01(\x08\x12&\n\x05\x64rain\x18\n \x01(\x0b\x32\x17.broadsheet.v1.Progress\x12\x16\n\x0e\x61\x64min_endpoint\x18\t \x01(\t\"9\n\x14\x43ordonMembersRequest\x12\x0f\n\x07members\x18\x01 \x03(\t\x12\x10\n\x08\x63ordoned\x18\x02 \x01(\x08\":\n\x15\x43ordonMembersResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hanged\x18\x02 \x03(\t\"\x17\n\x15ListOperationsRequest\"}\n\x16ListOperationsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12+\n\noperations\x18\x02 \x03(\x0b\x32\x17.broadsheet.v1.Progress\x12\r\n\x05moves\x18\x03 \x01(\r\x12\x15\n\rmoves_unknown\x18\x04 \x01(\x08*\x91\x02\n\x10\x41llocationStatus\x12!\n\x1d\x41LLOCATION_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41LLOCATION_STATUS_OK\x10\x01\x12%\n!ALLOCATION_STATUS_SHARD_NOT_FOUND\x10\x02\x12$\n ALLOCATION_STATUS_PLAN_NOT_FOUND\x10\x03\x12%\n!ALLOCATION_STATUS_CLUSTER_CHANGED\x10\x04\x12%\n!ALLOCATION_STATUS_MEMBERS_MISSING\x10\x05\x12%\n!ALLOCATION_STATUS_PLAN_SUPERSEDED\x10\x06*\x8a\x01\n\nChangeKind\x12\x1b\n\x17\x43HANGE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43HANGE_KIND_ADD\x10\x01\x12\x16\n\x12\x43HANGE_KIND_REMOVE\x10\x02\x12\x17\n\x13\x43HANGE_KIND_PROMOTE\x10\x03\x12\x19\n\x15\x43HANGE_KIND_HAND_OVER\x10\x04*\xc4\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15WAIT_REASON_NO_MEMBER\x10\x01\x12\x18\n\x14WAIT_REASON_DISABLED\x10\x02\x12\x15\n\x11WAIT_REASON_LIMIT\x10\x03\x12\x14\n\x10WAIT_REASON_ZONE\x10\x04\x12%\n!WAIT_REASON_STANDBY_NOT_CAUGHT_UP\x10\x05\x12\x1b\n\x17WAIT_REASON_MOVE_BUDGET\x10\x06\x12\x18\n\x14WAIT_REASON_SETTLING\x10\x07\x12\x1b\n\x17WAIT_REASON_DRAIN_WAITS\x10\x08\x12\x1f\n\x1bWAIT_REASON_HAND_OVER_WAITS\x10\t\x12\x1b\n\x17WAIT_REASON_QUARANTINED\x10\n*\x96\x01\n\x08MoveKind\x12\x19\n\x15MOVE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10MOVE_KIND_ASSIGN\x10\x01\x12\x15\n\x11MOVE_KIND_PROMOTE\x10\x02\x12\x17\n\x13MOVE_KIND_HAND_OVER\x10\x03\x12\x14\n\x10MOVE_KIND_REMOVE\x10\x04\x12\x13\n\x0fMOVE_KIND_SHIFT\x10\x05\x32\xcf\x04\n\x11\x41llocationService\x12?\n\x04Plan\x12\x1a.broadsheet.v1.PlanRequest\x1a\x1b.broadsheet.v1.PlanResponse\x12N\n\tApplyPlan\x12\x1f.broadsheet.v1.ApplyPlanRequest\x1a .broadsheet.v1.ApplyPlanResponse\x12H\n\x07\x45xplain\x12\x1d.broadsheet.v1.ExplainRequest\x1a\x1e.broadsheet.v1.ExplainResponse\x12N\n\tListMoves\x12\x1f.broadsheet.v1.ListMovesRequest\x1a .broadsheet.v1.ListMovesResponse\x12T\n\x0bListMembers\x12!.broadsheet.v1.ListMembersRequest\x1a\".broadsheet.v1.ListMembersResponse\x12Z\n\rCordonMembers\x12#.broadsheet.v1.CordonMembersRequest\x1a$.broadsheet.v1.CordonMembersResponse\x12]\n\x0eListOperations\x12$.broadsheet.v1.ListOperationsRequest\x1a%.broadsheet.v1.ListOperationsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.wire.allocation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ALLOCATIONSTATUS']._serialized_start=2476
-  _globals['_ALLOCATIONSTATUS']._serialized_end=2749
-  _globals['_CHANGEKIND']._serialized_start=2752
-  _globals['_CHANGEKIND']._serialized_end=2890
-  _globals['_WAITREASON']._serialized_start=2893
-  _globals['_WAITREASON']._serialized_end=3217
-  _globals['_MOVEKIND']._serialized_start=3220
-  _globals['_MOVEKIND']._serialized_end=3370
-  _globals['_PLANREQUEST']._serialized_start=117
-  _globals['_PLANREQUEST']._serialized_end=233
-  _globals['_NEWMEMBERS']._serialized_start=235
-  _globals['_NEWMEMBERS']._serialized_end=291
-  _globals['_PLANNEDCHANGE']._serialized_start=294
-  _globals['_PLANNEDCHANGE']._serialized_end=431
-  _globals['_WAITINGCHANGE']._serialized_start=433
-  _globals['_WAITINGCHANGE']._serialized_end=556
-  _globals['_MEMBERCHANGE']._serialized_start=559
-  _globals['_MEMBERCHANGE']._serialized_end=704
-  _globals['_PLANRESPONSE']._serialized_start=707
-  _globals['_PLANRESPONSE']._serialized_end=947
-  _globals['_APPLYPLANREQUEST']._serialized_start=949
-  _globals['_APPLYPLANREQUEST']._serialized_end=984
-  _globals['_APPLYPLANRESPONSE']._serialized_start=986
-  _globals['_APPLYPLANRESPONSE']._serialized_end=1072
-  _globals['_EXPLAINREQUEST']._serialized_start=1074
-  _globals['_EXPLAINREQUEST']._serialized_end=1105
-  _globals['_EXPLAINEDREPLICA']._serialized_start=1108
-  _globals['_EXPLAINEDREPLICA']._serialized_end=1252
-  _globals['_EXPLAINRESPONSE']._serialized_start=1255
-  _globals['_EXPLAINRESPONSE']._serialized_end=1527
-  _globals['_LISTMOVESREQUEST']._serialized_start=1530
-  _globals['_LISTMOVESREQUEST']._serialized_end=1661
-  _globals['_LISTMOVESRESPONSE']._serialized_start=1663
-  _globals['_LISTMOVESRESPONSE']._serialized_end=1748
-  _globals['_SHARDMOVE']._serialized_start=1751
-  _globals['_SHARDMOVE']._serialized_end=2004
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=2006
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=2026
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=2029
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=2174
-  _globals['_CLUSTERMEMBER']._serialized_start=2177
-  _globals['_CLUSTERMEMBER']._serialized_end=2354
-  _globals['_CORDONMEMBERSREQUEST']._serialized_start=2356
-  _globals['_CORDONMEMBERSREQUEST']._serialized_end=2413
-  _globals['_CORDONMEMBERSRESPONSE']._serialized_start=2415
-  _globals['_CORDONMEMBERSRESPONSE']._serialized_end=2473
-  _globals['_ALLOCATIONSERVICE']._serialized_start=3373
-  _globals['_ALLOCATIONSERVICE']._serialized_end=3869
+  _globals['_ALLOCATIONSTATUS']._serialized_start=2702
+  _globals['_ALLOCATIONSTATUS']._serialized_end=2975
+  _globals['_CHANGEKIND']._serialized_start=2978
+  _globals['_CHANGEKIND']._serialized_end=3116
+  _globals['_WAITREASON']._serialized_start=3119
+  _globals['_WAITREASON']._serialized_end=3443
+  _globals['_MOVEKIND']._serialized_start=3446
+  _globals['_MOVEKIND']._serialized_end=3596
+  _globals['_PLANREQUEST']._serialized_start=151
+  _globals['_PLANREQUEST']._serialized_end=267
+  _globals['_NEWMEMBERS']._serialized_start=269
+  _globals['_NEWMEMBERS']._serialized_end=325
+  _globals['_PLANNEDCHANGE']._serialized_start=328
+  _globals['_PLANNEDCHANGE']._serialized_end=465
+  _globals['_WAITINGCHANGE']._serialized_start=467
+  _globals['_WAITINGCHANGE']._serialized_end=590
+  _globals['_MEMBERCHANGE']._serialized_start=593
+  _globals['_MEMBERCHANGE']._serialized_end=738
+  _globals['_PLANRESPONSE']._serialized_start=741
+  _globals['_PLANRESPONSE']._serialized_end=981
+  _globals['_APPLYPLANREQUEST']._serialized_start=983
+  _globals['_APPLYPLANREQUEST']._serialized_end=1018
+  _globals['_APPLYPLANRESPONSE']._serialized_start=1020
+  _globals['_APPLYPLANRESPONSE']._serialized_end=1106
+  _globals['_EXPLAINREQUEST']._serialized_start=1108
+  _globals['_EXPLAINREQUEST']._serialized_end=1139
+  _globals['_EXPLAINEDREPLICA']._serialized_start=1142
+  _globals['_EXPLAINEDREPLICA']._serialized_end=1286
+  _globals['_EXPLAINRESPONSE']._serialized_start=1289
+  _globals['_EXPLAINRESPONSE']._serialized_end=1561
+  _globals['_LISTMOVESREQUEST']._serialized_start=1564
+  _globals['_LISTMOVESREQUEST']._serialized_end=1695
+  _globals['_LISTMOVESRESPONSE']._serialized_start=1697
+  _globals['_LISTMOVESRESPONSE']._serialized_end=1782
+  _globals['_SHARDMOVE']._serialized_start=1785
+  _globals['_SHARDMOVE']._serialized_end=2038
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=2040
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=2060
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=2063
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=2208
+  _globals['_CLUSTERMEMBER']._serialized_start=2211
+  _globals['_CLUSTERMEMBER']._serialized_end=2428
+  _globals['_CORDONMEMBERSREQUEST']._serialized_start=2430
+  _globals['_CORDONMEMBERSREQUEST']._serialized_end=2487
+  _globals['_CORDONMEMBERSRESPONSE']._serialized_start=2489
+  _globals['_CORDONMEMBERSRESPONSE']._serialized_end=2547
+  _globals['_LISTOPERATIONSREQUEST']._serialized_start=2549
+  _globals['_LISTOPERATIONSREQUEST']._serialized_end=2572
+  _globals['_LISTOPERATIONSRESPONSE']._serialized_start=2574
+  _globals['_LISTOPERATIONSRESPONSE']._serialized_end=2699
+  _globals['_ALLOCATIONSERVICE']._serialized_start=3599
+  _globals['_ALLOCATIONSERVICE']._serialized_end=4190
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ Any member answers; it asks the leader, who alone knows which plan is in force a
 """
 
 from collections import abc as _abc
+from broadsheet.wire import progress_pb2 as _progress_pb2
 from broadsheet.wire import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -787,6 +788,7 @@ class ClusterMember(_message.Message):
     EXITING_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     ADMIN_ENDPOINT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """As `zone#suffix`."""
@@ -804,6 +806,10 @@ class ClusterMember(_message.Message):
     """It leads allocation, as far as the member that answers knows."""
     admin_endpoint: _builtins.str
     """URL of its admin port, `http://host:port`; empty: it has none."""
+    @_builtins.property
+    def drain(self) -> _progress_pb2.Progress:
+        """How far its drain is; absent: it does not leave."""
+
     def __init__(
         self,
         *,
@@ -815,11 +821,12 @@ class ClusterMember(_message.Message):
         exiting: _builtins.bool = ...,
         cordoned: _builtins.bool = ...,
         leads: _builtins.bool = ...,
+        drain: _progress_pb2.Progress | None = ...,
         admin_endpoint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "drain", b"drain", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -880,3 +887,59 @@ class CordonMembersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CordonMembersResponse: _TypeAlias = CordonMembersResponse  # noqa: Y015
+
+@_typing.final
+class ListOperationsRequest(_message.Message):
+    """ListOperationsRequest selects every operation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOperationsRequest: _TypeAlias = ListOperationsRequest  # noqa: Y015
+
+@_typing.final
+class ListOperationsResponse(_message.Message):
+    """ListOperationsResponse is what the leader knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    MOVES_UNKNOWN_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Of etcd, as of which the moves hold."""
+    moves: _builtins.int
+    """How many moves there are; at most 1,000 are listed."""
+    moves_unknown: _builtins.bool
+    """The leader has no plan as yet, and so knows no moves."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedCompositeFieldContainer[_progress_pb2.Progress]:
+        """Drains by member, then moves, the most urgent first. Phases of a move: `waiting`, until the member gets the replica;
+        `catching up`; `leaving`, until the member that had it before has lost it. `member` is that member. `done` of a move
+        is 0: only the replica itself knows it (ListReplicas).
+        """
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        operations: _abc.Iterable[_progress_pb2.Progress] | None = ...,
+        moves: _builtins.int = ...,
+        moves_unknown: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "moves_unknown", b"moves_unknown", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOperationsResponse: _TypeAlias = ListOperationsResponse  # noqa: Y015

@@ -65,6 +65,11 @@ class AllocationServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.FromString,
                 _registered_method=True)
+        self.ListOperations = channel.unary_unary(
+                '/broadsheet.v1.AllocationService/ListOperations',
+                request_serializer=consumer_dot_protocol_dot_allocation__pb2.ListOperationsRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListOperationsResponse.FromString,
+                _registered_method=True)
 
 
 class AllocationServiceServicer(object):
@@ -113,6 +118,13 @@ class AllocationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListOperations(self, request, context):
+        """ListOperations tells which drains and moves are under way, how far each is, and how long the rest takes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AllocationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +157,11 @@ def add_AllocationServiceServicer_to_server(servicer, server):
                     servicer.CordonMembers,
                     request_deserializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.SerializeToString,
+            ),
+            'ListOperations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOperations,
+                    request_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListOperationsRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_allocation__pb2.ListOperationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +327,33 @@ class AllocationService(object):
             '/broadsheet.v1.AllocationService/CordonMembers',
             consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.SerializeToString,
             consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOperations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.AllocationService/ListOperations',
+            consumer_dot_protocol_dot_allocation__pb2.ListOperationsRequest.SerializeToString,
+            consumer_dot_protocol_dot_allocation__pb2.ListOperationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class AllocationServiceStub:
     """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
     CordonMembers: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]
     """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
+    ListOperations: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListOperationsRequest, _allocation_pb2.ListOperationsResponse]
+    """ListOperations tells which drains and moves are under way, how far each is, and how long the rest takes."""
 
 @_typing.type_check_only
 class AllocationServiceAsyncStub(AllocationServiceStub):
@@ -66,6 +68,8 @@ class AllocationServiceAsyncStub(AllocationServiceStub):
     """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
     CordonMembers: _aio.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]  # type: ignore[assignment]
     """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
+    ListOperations: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListOperationsRequest, _allocation_pb2.ListOperationsResponse]  # type: ignore[assignment]
+    """ListOperations tells which drains and moves are under way, how far each is, and how long the rest takes."""
 
 class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
     """AllocationService plans and explains where shards are placed."""
@@ -117,5 +121,13 @@ class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_allocation_pb2.CordonMembersResponse, _abc.Awaitable[_allocation_pb2.CordonMembersResponse]]:
         """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
+
+    @_abc_1.abstractmethod
+    def ListOperations(
+        self,
+        request: _allocation_pb2.ListOperationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_allocation_pb2.ListOperationsResponse, _abc.Awaitable[_allocation_pb2.ListOperationsResponse]]:
+        """ListOperations tells which drains and moves are under way, how far each is, and how long the rest takes."""
 
 def add_AllocationServiceServicer_to_server(servicer: AllocationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,6 +25,8 @@ from broadsheet.wire.allocation_pb2 import (
     ListMembersResponse,
     ListMovesRequest,
     ListMovesResponse,
+    ListOperationsRequest,
+    ListOperationsResponse,
     NewMembers,
     PlanRequest,
     PlanResponse,
@@ -41,6 +43,7 @@ _APPLY_PLAN = RpcMethod(AllocationServiceStub, "ApplyPlan", ApplyPlanResponse)
 _EXPLAIN = RpcMethod(AllocationServiceStub, "Explain", ExplainResponse)
 _LIST_MEMBERS = RpcMethod(AllocationServiceStub, "ListMembers", ListMembersResponse)
 _CORDON_MEMBERS = RpcMethod(AllocationServiceStub, "CordonMembers", CordonMembersResponse)
+_LIST_OPERATIONS = RpcMethod(AllocationServiceStub, "ListOperations", ListOperationsResponse)
 _LIST_MOVES = RpcMethod(AllocationServiceStub, "ListMoves", ListMovesResponse)
 
 _PROBLEMS = {
@@ -134,6 +137,20 @@ class AllocationClient(MemberClient):
             _LIST_MEMBERS,
             ListMembersRequest(),
             expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
+        )
+        return response
+
+    async def operations(self) -> ListOperationsResponse:
+        """Return the drains and moves that are under way, as the leader knows them.
+
+        Raises:
+            NotAuthorizedError: the token is restricted to some shards.
+        """
+        response, _ = await self._rpc.request(
+            _LIST_OPERATIONS,
+            ListOperationsRequest(),
+            expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
+            timeout_seconds=PLAN_SECONDS_MAX,
         )
         return response
 

@@ -190,11 +190,19 @@ function MemberCard({ member, told, cells, isShown, isFresh, selected, open, poi
   </div>`;
 }
 
+/** How far a drain is; the message is absent from members of earlier versions, and `etaS` is -1 if unknown. */
+function leavingText(drain) {
+  if (!drain) return "leaving";
+  const left = Number(drain.toDo ?? 0);
+  const seconds = drain.etaS ?? 0;
+  return `leaving: ${left} of ${left + Number(drain.done ?? 0)} left${left && seconds >= 0 ? `, ${Math.ceil(seconds)} s` : ""}`;
+}
+
 function Badges({ told, member }) {
   const badges = [];
   if (!told) badges.push("gone");
   if (told?.leads) badges.push("leads");
-  if (told?.exiting) badges.push("leaving");
+  if (told?.exiting) badges.push(leavingText(told.drain));
   if (told?.cordoned) badges.push("cordoned");
   if (member === cluster.observer) badges.push("answers here");
   return badges.map((badge) => html`<span class="badge" key=${badge}>${badge}</span>`);

@@ -50,6 +50,7 @@ from broadsheet.consumer.rpc.elastic_api import ElasticApi, PeerParentCaller
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.key_api import KeyApi
 from broadsheet.consumer.rpc.keyed_api import KeyedApi
+from broadsheet.consumer.rpc.operations import DrainWatch
 from broadsheet.consumer.rpc.peer_api import PeerApi
 from broadsheet.consumer.rpc.primary_hop import PrimaryHop
 from broadsheet.consumer.rpc.recovery_api import RecoveryApi
@@ -150,6 +151,7 @@ class MemberParts:
     move_log: MoveLog
     """Of what this member does without leading."""
     changes: ShardChangeLog
+    drains: DrainWatch
 
     @property
     def key_space(self) -> KeySpace:
@@ -183,6 +185,8 @@ def compose(given: Surroundings) -> MemberParts:
     changes = ShardChangeLog(key_space)
     key_space.observe(ObserverStage.DERIVE, resolver.reindex)
     key_space.observe(ObserverStage.DERIVE, changes.look)
+    drains = DrainWatch(key_space, config.member_id, clock=given.clock, registry=given.registry)
+    key_space.observe(ObserverStage.DERIVE, drains.look)
     key_space.observe(ObserverStage.ACT, local_shards.apply)
     key_space.observe(ObserverStage.ACT, _death_watch(given, membership, deaths).look)
     key_space.observe(ObserverStage.ACT, lambda: _retain_peers(peers, key_space, given.shard_tasks))
@@ -202,6 +206,7 @@ def compose(given: Surroundings) -> MemberParts:
         load_reporter=_load_reporter(given, membership, session, local_shards),
         move_log=move_log,
         changes=changes,
+        drains=drains,
     )
     _register_services(given, parts)
     return parts
@@ -419,7 +424,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     allocation_api = AllocationApi(
         parts.session.allocation,
         LeaderForwarder(parts.session.leadership, forwarder),
-        Cordon(given.etcd, parts.key_space, parts.session.leadership),
+        Cordon(given.etcd, parts.key_space, parts.session.leadership, parts.drains),
         parts.membership,
         hot_standbys_max=config.hot_standbys_max,
     )

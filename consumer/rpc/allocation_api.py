@@ -1,4 +1,4 @@
-"""The Allocation service: Plan, ApplyPlan, Explain, ListMoves, ListMembers, CordonMembers.
+"""The Allocation service: Plan, ApplyPlan, Explain, ListMoves, ListOperations, ListMembers, CordonMembers.
 
 Only the leader knows the current plan, the waiting changes, and the changes that time will bring; so a member that does
 not lead forwards the request, once. The leader that made a plan keeps it. Applying a plan is one transaction, which
@@ -32,6 +32,7 @@ from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operat
 from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
+from broadsheet.allocator.whatif.moves import moves_of
 from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from broadsheet.consumer.errors import ResolverStoppedError
 from broadsheet.consumer.registry.key_space import is_visible, process_of, shard_of, spec_of
@@ -44,6 +45,7 @@ from broadsheet.consumer.rpc.allocation_messages import (
 )
 from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.operations import operations_response
 from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
 from broadsheet.consumer.rpc.shard_changes import UNCONDITIONAL
 from broadsheet.runtime.errors import BoundExceededError, EndpointError
@@ -63,6 +65,8 @@ from broadsheet.wire.allocation_pb2 import (
     ListMembersResponse,
     ListMovesRequest,
     ListMovesResponse,
+    ListOperationsRequest,
+    ListOperationsResponse,
     PlanRequest,
     PlanResponse,
 )
@@ -269,6 +273,24 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         """Cordon or uncordon members: a cordoned member gets no new replicas."""
         _require_unscoped(claims_of(context))
         return await self._cordon.mark(request, actor=_actor_of(context))
+
+    async def ListOperations(  # noqa: N802 - gRPC's name
+        self, request: ListOperationsRequest, context: Context
+    ) -> ListOperationsResponse:
+        """List the drains and moves that are under way, as the leader knows them."""
+        _require_unscoped(claims_of(context))
+        if self._allocation.leader_state is None:
+            stub = allocation_pb2_grpc.AllocationServiceStub
+            listed: ListOperationsResponse = await self._forwarder.forward(
+                lambda channel: stub(channel).ListOperations, request, context, Capability.LIST
+            )
+            return listed
+        async with self._inquiring:
+            leader = self._leader_snapshot()
+            moves = await self._inquire(lambda _: moves_of(leader))
+        return operations_response(
+            moves, self._cordon.drains.progress(), revision=leader.snapshot.revision
+        )
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
         """Explain the placement of a shard, and what it waits for."""

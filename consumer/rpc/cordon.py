@@ -23,6 +23,7 @@ from broadsheet.allocator.ops import Compare, Put
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.rpc.allocation_messages import parse_member
+from broadsheet.consumer.rpc.operations import DrainWatch
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.installed_version import installed_version
 from broadsheet.wire.allocation_pb2 import (
@@ -31,6 +32,7 @@ from broadsheet.wire.allocation_pb2 import (
     CordonMembersResponse,
     ListMembersResponse,
 )
+from broadsheet.wire.progress_pb2 import Progress
 from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 CORDONED_AT_ONCE_MAX = 64
@@ -49,17 +51,21 @@ AssignmentKey = tuple[ItemId, MemberId, int]
 class Cordon:
     """The listing and cordoning behind one member's allocation service."""
 
-    def __init__(self, etcd: Etcd, key_space: KeySpace, leadership: Leadership) -> None:
+    def __init__(
+        self, etcd: Etcd, key_space: KeySpace, leadership: Leadership, drains: DrainWatch
+    ) -> None:
         """Create the service's helper.
 
         Args:
             etcd: Holds the members' keys.
             key_space: Its mirror.
             leadership: Names the leader.
+            drains: Tells how far members that leave are.
         """
         self._etcd = etcd
         self._key_space = key_space
         self._leadership = leadership
+        self.drains = drains
 
     async def members(self) -> ListMembersResponse:
         """Return every member and what it holds, as the mirror shows it."""
@@ -67,11 +73,15 @@ class Cordon:
         members = list(key_space.members.values())
         revision, leader = key_space.header.revision, self._leadership.leader_id
         assignments = list(key_space.assignments)
+        drains = self.drains.progress()
         # On a thread, because counting very many replicas takes long enough to delay keep-alives.
         replicas, primaries = await asyncio.to_thread(_count, assignments)
         response = ListMembersResponse(
             revision=revision,
-            members=[_shown(member, replicas, primaries, leader) for member in members],
+            members=[
+                _shown(member, replicas, primaries, leader, drains.get(member.member_id))
+                for member in members
+            ],
             version=installed_version(),
         )
         response.time.GetCurrentTime()
@@ -161,6 +171,7 @@ def _shown(
     replicas: Mapping[MemberId, int],
     primaries: Mapping[MemberId, int],
     leader: MemberId | None,
+    drain: Progress | None,
 ) -> ClusterMember:
     member_id, value = member.member_id, member.value
     return ClusterMember(
@@ -172,5 +183,6 @@ def _shown(
         exiting=value.is_exiting(),
         cordoned=value.is_cordoned(),
         leads=member_id == leader,
+        drain=drain,
         admin_endpoint=process_of(member).admin_endpoint,
     )

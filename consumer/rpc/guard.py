@@ -97,6 +97,7 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.AllocationService/Explain": Capability.LIST,
     "/broadsheet.v1.AllocationService/ListMoves": Capability.LIST,
     "/broadsheet.v1.AllocationService/ListMembers": Capability.LIST,
+    "/broadsheet.v1.AllocationService/ListOperations": Capability.LIST,
     "/broadsheet.v1.AllocationService/CordonMembers": Capability.APPLY,
     "/broadsheet.v1.KeyedService/DescribeKeyed": Capability.READ,
     "/broadsheet.v1.KeyedService/GetKeys": Capability.READ,

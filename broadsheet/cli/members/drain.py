@@ -10,6 +10,7 @@ import click
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
+from broadsheet.cli.members.progress import time_left
 from broadsheet.cli.names import MemberIds
 from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Yes, command_options, flag, option
@@ -18,6 +19,7 @@ from broadsheet.cli.plan import print_plan, require_members
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.consumer.errors import PlanNotAppliedError
 from broadsheet.runtime.errors import EndpointError
+from broadsheet.wire.allocation_pb2 import ClusterMember
 
 PLANS_MAX = 5
 """Plans that are made of one drain, each because the cluster changed after the one before."""
@@ -44,7 +46,8 @@ async def drain(connection: Connection, options: _DrainOptions) -> None:
 
     The plan is shown, and refused if the cluster changed in between; with --yes, another is made. A drained member
     ends its process once it holds nothing: what supervises it should not start it again. Ends with status 4 if a member
-    is still there when the time is over; it goes on leaving.
+    is still there when the time is over; it goes on leaving. Meanwhile stderr says how many shards are left and how
+    long they take (`?`: not known yet).
 
     \b
     Examples:
@@ -87,6 +90,14 @@ async def _drained(client: AllocationClient, options: _DrainOptions) -> bool:
     raise AssertionError("the last attempt returns or raises")
 
 
+def _say_left(member: ClusterMember, said: dict[str, int]) -> None:
+    """Say how far a member's drain is, if that changed; `said` is what was left at the last time, by member."""
+    drain = member.drain
+    if said.get(member.id) != drain.to_do:
+        said[member.id] = drain.to_do
+        say(f"{member.id}: {counted(drain.to_do, 'shard')} left, {time_left(drain)}")
+
+
 async def _are_leaving(client: AllocationClient, asked: set[str]) -> bool:
     found = (await client.members()).members
     return all(each.exiting for each in found if each.id in asked)
@@ -100,6 +111,7 @@ async def _until_gone(client: AllocationClient, leaving: set[str], timeout_secon
     """
     deadline = time.monotonic() + timeout_seconds
     held: dict[str, int] = {}
+    said: dict[str, int] = {}
     while leaving:
         # The member that was asked may be the one that leaves.
         with suppress(EndpointError):
@@ -108,6 +120,9 @@ async def _until_gone(client: AllocationClient, leaving: set[str], timeout_secon
             for gone in sorted(leaving - held.keys()):
                 click.echo(f"{gone} left")
             leaving = leaving & held.keys()
+            for each in found:
+                if each.id in leaving and each.HasField("drain"):
+                    _say_left(each, said)
         if leaving and time.monotonic() >= deadline:
             left = ", ".join(
                 f"{each} ({counted(held.get(each, 0), 'replica')})" for each in sorted(leaving)

@@ -21,6 +21,7 @@ from broadsheet.security.auth import Capability, Claims, KeyedAuth
 from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.wire.allocation_pb2 import ChangeKind, NewMembers, PlanResponse, WaitReason
 from broadsheet.wire.labels import WEIGHT, label_set, selector
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind
 from broadsheet.wire.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard, statuses, upserts, wait_for_primaries
@@ -420,3 +421,62 @@ async def test_cordon_keeps_what_a_member_says_of_itself(
     assert after.lease == before.lease
     spec.cordoned = False
     assert spec.process_spec == ConsumerSpec.FromString(before.value).process_spec
+
+
+async def _drain_of(client: AllocationClient, member_id: str) -> Progress | None:
+    found = {each.id: each for each in (await client.members()).members}
+    member = found.get(member_id)
+    return member.drain if member is not None and member.HasField("drain") else None
+
+
+async def test_drain_tells_what_is_left_until_its_member_is_gone(cluster: Cluster) -> None:
+    """A member of three shards leaves, and the other has room for two: one is left, on each surface, until a third
+    member joins. Then the drain is over, and is told no more.
+    """
+    ids = tuple(f"shard-{number}" for number in range(6))
+    async with (
+        cluster.member("a", shard_limit=5) as staying,
+        cluster.member("b") as leaving,
+        AllocationClient(staying.address) as client,
+    ):
+        async with ShardClient(staying.address) as shards:
+            await shards.apply(upserts(*(shard(each, SOURCE) for each in ids)))
+            await wait_for_primaries(shards, *ids)
+        before = (await client.operations()).operations
+        held = {m.id: m.replicas for m in (await client.members()).members}
+        member_id = str(leaving.member_id)
+        leaving.stop()
+
+        async def is_stuck() -> Progress:
+            drain = await _drain_of(client, member_id)
+            assert drain is not None
+            assert drain.to_do == 1, drain
+            return drain
+
+        drain = await eventually(is_stuck)
+        async with AllocationClient(leaving.address) as other:
+            listed = (await other.operations()).operations
+        shown = await _shardctl("members", "progress", "--address", staying.address)
+        metric = leaving.registry.get_sample_value("broadsheet_member_drain_shards_left")
+        async with cluster.member("c"):
+
+            async def is_over() -> bool:
+                assert not leaving.is_ready
+                assert not (await client.operations()).operations
+                return await _drain_of(client, member_id) is None
+
+            await eventually(is_over)
+
+    assert not before
+    assert (drain.subject, drain.done, drain.to_do) == (member_id, held[member_id] - 1, 1)
+    drains = [each for each in listed if each.kind == ProgressKind.PROGRESS_KIND_DRAIN]
+    assert [(each.subject, each.to_do) for each in drains] == [(member_id, 1)]
+    assert metric == 1
+    # The members in this process write their log there, too.
+    assert any(line.split()[:2] == ["drain", member_id] for line in shown.splitlines()), shown
+
+
+async def _shardctl(*args: str) -> str:
+    result = await asyncio.to_thread(CliRunner().invoke, main, list(args))
+    assert result.exit_code == 0, result.output
+    return result.output

@@ -66,6 +66,8 @@ class OutputRecord(_message.Message):
 
     @_typing.final
     class Header(_message.Message):
+        """Header is one of a record's headers, as Kafka has them."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int

@@ -34,6 +34,7 @@ _SHARDS_AT_LEAST = {
     "member_input_bytes_max": 1,
     "poison_attempts": 1,
     "producers_bytes_max": 1,
+    "intent_bytes_max": 1,
     "publish_bytes_max": 1,
     "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would flood the log.
 }

@@ -35,6 +35,8 @@ _HELP: Final = {
     "member_input_bytes_max": "Bytes of journal that all shards of this process may read ahead, in equal parts.",
     "producers_bytes_max": "Memory of the producers that a shard knows, 384 bytes each; above it the longest silent "
     "are forgotten.",
+    "intent_bytes_max": "Bytes of records for other systems, such as Kafka, at which a transaction takes no more "
+    "input; it fails at eight times as many.",
     "file_open_transactions": "Whether checkpoints file producers with open transactions, too; only without Gazette "
     "members.",
     "rollback_again_seconds": "When a primary undoes once more what former ones left; longer than a lease lasts.",

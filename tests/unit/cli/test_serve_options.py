@@ -40,6 +40,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "input_bytes_max": 1 << 20,
     "member_input_bytes_max": 1 << 21,
     "producers_bytes_max": 1 << 20,
+    "intent_bytes_max": 1 << 21,
     "rollback_again_seconds": 90.0,
     "clock_ahead_seconds": 60.0,
     "head_patience_seconds": 2.5,

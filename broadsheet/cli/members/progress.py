@@ -32,7 +32,7 @@ class _ProgressOptions:
 
 @cluster_command("progress", _ProgressOptions)
 async def progress(connection: Connection, options: _ProgressOptions) -> None:
-    """Show which drains and moves of shards are under way, and how long the rest takes.
+    """Show the drains and moves of shards that are under way.
 
     A drain counts shards, a move the bytes of the log that its new replica has still to play. `?` is not known: nothing
     was handed over or played yet, or nothing is at present. With --watch the command ends when nothing moves any more.

@@ -39,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any-speed")
     # A developer's contexts name clusters and credentials that are not for tests.
     os.environ["BROADSHEET_CONFIG"] = os.devnull
+    # It has been read. A pytest that a test starts shares its directories and plugins with nothing.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        os.environ.pop("PYTEST_ADDOPTS", None)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureLines())
         config.pluginmanager.register(DiskSpace())

@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ import structlog
 
 import broadsheet.consumer.application as application_module
 from broadsheet.consumer import Shard
+from broadsheet.consumer.application import DividedByKey
 from broadsheet.journals import (
     Envelope,
     JournalSpec,
@@ -283,6 +284,20 @@ def test_a_watched_application_has_each_optional_part_of_its_own() -> None:
     assert len(optional) >= 5
     source = inspect.getsource(WatchedApplication)
     assert [part.__name__ for part in optional if part.__name__ not in source] == []
+
+
+def test_a_watched_application_is_divided_by_key_if_the_users_is() -> None:
+    """Shards with a range of keys are refused for an application that does not pass over the keys of others."""
+
+    class Divided(Alerts):
+        def why_indivisible(self) -> str:
+            return "it keeps an order of all keys"
+
+    watcher: Any = None
+    divided = WatchedApplication(Divided(), watcher)
+    assert isinstance(divided, DividedByKey)
+    assert divided.why_indivisible() == "it keeps an order of all keys"
+    assert not isinstance(WatchedApplication(Alerts(), watcher), DividedByKey)
 
 
 def test_messages_of_every_content_type_are_published_and_read() -> None:

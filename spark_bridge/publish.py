@@ -18,7 +18,6 @@ from pyspark.sql import (
     DataFrame,
     functions as F,  # noqa: N812 - everyone calls it so
 )
-from pyspark.sql.pandas.functions import arrow_udf
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
@@ -46,6 +45,7 @@ from broadsheet.spark_bridge.journal_sink.commit_record import (
 from broadsheet.spark_bridge.journal_sink.row_mapping import ColumnMapping, key_indices
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.options import Access
+from broadsheet.spark_bridge.spark_version import PUBLISHING_MIN, require_spark
 
 __all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publish_dataframe"]
 
@@ -146,8 +146,10 @@ def publish_dataframe(
     Raises:
         PublishError: the arguments do not fit the DataFrame; or the name was published into other journals; or it is
             committed, but a broker refused its acknowledgements: run it again under the same name.
+        SparkVersionError: PySpark is older than 4.1.
         EtcdUnavailableError: etcd did not answer; run it again under the same name.
     """
+    require_spark("publish_dataframe", PUBLISHING_MIN)
     if not target.journals:
         raise PublishError("journals: expected at least one")
     if len(set(df.columns)) < len(df.columns):
@@ -184,7 +186,13 @@ def journal_index(key: str, journal_count: int, *, name: str | None = None) -> C
         key: The key's column, or a path to a field, as Spark reads it.
         journal_count: Number of journals.
         name: Of the column in the error for a null; `key` if not given.
+
+    Raises:
+        SparkVersionError: PySpark is older than 4.1.
     """
+    require_spark("journal_index", PUBLISHING_MIN)
+    from pyspark.sql.pandas.functions import arrow_udf
+
     column = name or key
     # Modulo counts journals and reads no names.
     journals = [""] * journal_count

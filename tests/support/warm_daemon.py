@@ -10,21 +10,26 @@ from __future__ import annotations
 import importlib
 import sys
 
+from broadsheet.spark_bridge.spark_version import JOURNALS_MIN, is_spark_at_least
+
 MODULES = (
     "pyspark.worker",
     "pyarrow.compute",
     "sqlalchemy",
     "prometheus_client",
-    "broadsheet.spark_bridge.journal_sink.writers",
-    "broadsheet.spark_bridge.journal_source.readers",
     "broadsheet.allocator.placement.flow",
     "broadsheet.consumer.shard.transaction_machine",
 )
+OF_JOURNALS = (
+    "broadsheet.spark_bridge.journal_sink.writers",
+    "broadsheet.spark_bridge.journal_source.readers",
+)
+"""Members need none of it, and an earlier PySpark has not what it imports."""
 
 
 def main() -> None:
     """Import, then fork a process for each task that asks, until Spark's JVM ends."""
-    for module in MODULES:
+    for module in MODULES + (OF_JOURNALS if is_spark_at_least(JOURNALS_MIN) else ()):
         importlib.import_module(module)
     assert "grpc" not in sys.modules, "it would not survive the forks"
     from pyspark.daemon import manager

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from broadsheet.spark_bridge.errors import SparkVersionError
 from broadsheet.spark_bridge.formats import FORMATS, JournalFormat
+from broadsheet.spark_bridge.publish import journal_index, publish_dataframe
 from broadsheet.spark_bridge.session import check_session
 from broadsheet.spark_bridge.spark_version import MEMBERS_MIN, require_spark
 
@@ -54,6 +55,19 @@ def test_journals_on_an_earlier_spark_say_so_at_each_door(
     with pytest.raises(SparkVersionError, match=r'"journal" needs PySpark 4\.2 or later.* 4\.1\.4'):
         ask(JournalFormat(_OPTIONS))
     assert len(FORMATS) > 1
+
+
+def test_publishing_on_an_earlier_spark_is_refused_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PySpark 4.0 has neither `arrow_udf` nor `repartitionById`; its own error would name an attribute."""
+    monkeypatch.setattr(pyspark, "__version__", "4.0.3")
+    nothing: Any = None
+
+    with pytest.raises(SparkVersionError, match=r"publish_dataframe needs PySpark 4\.1 or later"):
+        publish_dataframe(nothing, nothing, publication="a", key="a", order_by=[])
+    with pytest.raises(SparkVersionError, match=r"journal_index needs PySpark 4\.1 or later"):
+        journal_index("a", 2)
 
 
 def test_cluster_on_an_earlier_spark_is_refused_before_it_starts(

@@ -1,6 +1,6 @@
 """Open the store that an address names.
 
-The clients of AWS, Azure and PostgreSQL are extras, so they are imported only when needed.
+The clients of AWS, Azure and databases are extras, so they are imported only when needed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
-from typing import Final
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Final
 
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
@@ -25,9 +23,10 @@ from broadsheet.leases.errors import StoreNotFoundError
 from broadsheet.leases.store import RecordStore
 from broadsheet.leases.stores.dynamodb.layout import Layout
 from broadsheet.leases.stores.etcd.store import EtcdRecordStore
-from broadsheet.leases.stores.sql.records import TABLE_NAME
-from broadsheet.leases.stores.sql.store import SqlRecordStore
 from broadsheet.runtime.errors import ValidationError, needs_extra
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 CONNECTION_STRING_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 """Environment variable of the connection string that Azure's own tools read; an address may name another by
@@ -108,6 +107,11 @@ async def _sql_store(
     address: StoreAddress, environment: Mapping[str, str]
 ) -> AsyncIterator[RecordStore]:
     del environment
+    with _needing("sql", "sqlalchemy"):
+        import sqlalchemy as sa
+
+        from broadsheet.leases.stores.sql.records import TABLE_NAME
+        from broadsheet.leases.stores.sql.store import SqlRecordStore
     with _needing("postgresql", "psycopg"):
         engine = sa.create_engine(_database_url(address))
     try:
@@ -188,6 +192,8 @@ def _database_url(address: StoreAddress) -> sa.URL:
     Raises:
         ValidationError: it is none, or of a database that holds no leases.
     """
+    import sqlalchemy as sa
+
     try:
         url = sa.make_url(address.place)
     except sa.exc.ArgumentError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from types import MappingProxyType, TracebackType
 
 from broadsheet.runtime.errors import ExtraMissingError
 
@@ -30,6 +32,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "pyarrow": ("spark", "pyarrow"),
     "pyspark": ("spark", "pyspark"),
     "rocksdict": ("rocksdb", "rocksdict"),
+    "sqlalchemy": ("sql", "sqlalchemy"),
     "zstandard": ("keyed", "zstandard"),
 }
 """By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
@@ -72,6 +75,32 @@ def missing_library(
         return _too_old(what, root, error)
     of_library, packages = EXTRAS[root]
     return ExtraMissingError(what, extra or of_library, packages, module=error.name or "")
+
+
+def tell_missing_libraries(extras: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Have a program of `python -m` that ends for want of an extra's library say so in one line, without a traceback.
+
+    Called by a package whose modules are such programs, as it is imported. It changes nothing where the package is
+    imported by another program: only while `-m` looks for its module is that the program's name.
+
+    Args:
+        extras: By module: the extra that has all that the program needs; by default that of the missing library.
+    """
+    if sys.argv[:1] != ["-m"]:
+        return
+    program = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    show = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        told: BaseException | None = error
+        if isinstance(error, ModuleNotFoundError) and not isinstance(error, ExtraMissingError):
+            told = missing_library(program, error, extra=extras.get(program, ""))
+        if isinstance(told, ExtraMissingError):
+            print(f"error: {told}", file=sys.stderr)
+        else:
+            show(kind, error, trace)
+
+    sys.excepthook = tell
 
 
 def _is_there(package: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.state_tables import ScannableStore
 from broadsheet.runtime.errors import ValidationError
 
@@ -27,13 +27,22 @@ def state_of(store: Any) -> Any:
         if len(tables) == 1:
             return next(iter(tables.values()))
         # An `SqlStore` shows what it is told to show; the others show all that they have.
-        if tables or not isinstance(store, SqlStore):
+        if tables or not _is_sql(store):
             return tables
     raise ValidationError(
         "state",
         f"{type(store).__name__} does not show its state: pass TestCluster(…, state=lambda store: …), which returns it "
         "as a plain value, or call cluster.query",
     )
+
+
+def _is_sql(store: object) -> bool:
+    # A store that is one has imported SQLAlchemy, which is an extra, and takes long to import.
+    if "sqlalchemy" not in sys.modules:
+        return False
+    from broadsheet.consumer.stores.sql import SqlStore
+
+    return isinstance(store, SqlStore)
 
 
 def _rows_of(store: ScannableStore, table: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def _for_users() -> Iterator[Path]:
         if not {"adr", "recipes"} & {*path.parts}
     )
     for path in (REPOSITORY / "examples").rglob("*.py"):
-        if "_pb2" not in path.name:
+        # What all examples have in common is no example.
+        if "_pb2" not in path.name and path != REPOSITORY / "examples/__init__.py":
             yield path
 
 
@@ -206,7 +208,7 @@ def _python(program: str) -> str:
     return done.stdout
 
 
-_HEAVY = ("grpc", "numpy", "sqlalchemy", *EXTRAS)
+_HEAVY = ("grpc", "numpy", *EXTRAS)
 
 
 def test_a_door_imports_nothing_until_it_is_asked() -> None:
@@ -260,8 +262,29 @@ def test_names_that_need_an_extra_say_which() -> None:
     assert {"AggregateStore", "Sum"} <= lacking.pop("aggregate")
     assert lacking.pop("rocksdb") == {"RocksDbAnswers", "RocksDbStore"}
     assert lacking.pop("keyed") == {"KeyedStore"}
+    assert {"SqlStore", "SqlAnswers", "SqlRecordStore"} <= lacking.pop("sql")
     assert {"ShardCluster", "start_session", "publish_dataframe"} <= lacking.pop("spark")
     assert lacking == {}
+
+
+def test_a_program_that_lacks_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
+    """The first example that somebody tries in a bare installation ends with what to install, not with a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(_BLOCKED.format(extras=set(EXTRAS), doors=[]))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "broadsheet.examples.enrich.run"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    (told,) = done.stderr.splitlines()
+    needs = "error: broadsheet.examples.enrich.run needs psutil (the extra `spark`): pip install "
+    assert told.startswith(needs)
+    assert "pyspark" in told
 
 
 _LACKING = """

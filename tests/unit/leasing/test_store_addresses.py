@@ -119,6 +119,7 @@ async def test_connection_string_that_is_none_is_an_error_of_its_variable() -> N
         ("dynamodb:t", "botocore.exceptions", "aws"),
         ("azblob:c", "aiohttp", "azure"),
         ("sql:postgresql://db/leases", "psycopg", "postgresql"),
+        ("sql:postgresql://db/leases", "sqlalchemy", "sql"),
     ],
 )
 async def test_missing_extra_is_named(

@@ -117,7 +117,7 @@ nightly-spark: OTHER_SPARK = .cache/pyspark-$(SPARK_VERSION)
 nightly-spark: OF_MEMBERS = shard_cluster member_placement task_resolver shard_tables executor_errors shipping elastic_session
 nightly-spark: SPARK_TESTS = $(if $(filter 4.0 4.1,$(SPARK_VERSION)),$(patsubst %,tests/spark/test_%.py,$(OF_MEMBERS) $(if $(filter 4.1,$(SPARK_VERSION)),publish_dataframe)) tests/unit/spark_bridge/test_spark_version.py,tests/spark tests/unit/spark_bridge tests/property/spark_bridge)
 # Their PySpark leaves the sockets of collected rows to the garbage collector.
-nightly-spark: SPARK_WARNINGS = $(if $(filter 4.0 4.1,$(SPARK_VERSION)),-W "ignore:unclosed.*socket:ResourceWarning")
+nightly-spark: SPARK_WARNINGS = $(if $(filter 4.0 4.1,$(SPARK_VERSION)),-W "ignore:unclosed <socket:ResourceWarning")
 nightly-spark: setup
 	test -e $(OTHER_SPARK)/.ready || { $(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*" && touch $(OTHER_SPARK)/.ready; }
 	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup $(SPARK_WARNINGS) $(SPARK_TESTS)

@@ -19,6 +19,7 @@ from broadsheet.consumer.application import (
     DividedByKey,
     FollowingApplication,
     MessageProducer,
+    RecordPublisher,
     SelfWaking,
     ServiceRegistrar,
     Shard,
@@ -104,6 +105,8 @@ class WatchedApplication:
             self.read_messages = application.read_messages
             self.replay_range = application.replay_range
             self.read_through = application.read_through
+        if isinstance(application, RecordPublisher):
+            self.record_outputs = application.record_outputs
         if isinstance(application, ServiceRegistrar):
             self.register_services = application.register_services
 

@@ -24,7 +24,7 @@ from bench.vs_structured_streaming.results import Results, Sums
 from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
 from broadsheet.embedded.child_process import ChildProcess
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0
 _POLL_SECONDS = 0.05
 _ACKNOWLEDGE_SECONDS = 60.0
 _TRANSACTION_SECONDS = 600.0

@@ -1,0 +1,56 @@
+"""Elastic shards and sinks: `make bench BENCH=elastic`, or parts, e.g. `python -m bench.elastic split tables`.
+
+    split      a keyed shard that has --keys keys is split while rows come: `split_pause_p50_s` and
+               `split_pause_max_s` are of the longest waits of a row, one of each trial, from when it was due to its
+               committed answer; `split_calm_max_s` is the same before the split, `split_s` from its call until the
+               new shard serves.
+    tables     the relays into Delta and Iceberg, on the local disk: `table_rows_per_s` of rows that wait in a journal;
+               `table_freshness_p50_s` from when a row is published until a reader of the table has it
+    kafka      the relay into a real Kafka (KRaft, one broker): `kafka_sink_rows_per_s` of rows that wait in a journal;
+               `kafka_latency_p50_ms` and `kafka_latency_p99_ms` from when a row was due until it is read committed
+
+Members, broker, etcd, Kafka and what publishes and reads share the machine; `load` is its load average at the begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+
+from bench.elastic import kafka, splits, tables
+from bench.elastic.plan import Plan
+from bench.report import keep_logs_apart
+from broadsheet.runtime.interpreter import serve_only
+
+PARTS: Mapping[str, Callable[[Plan], None]] = {
+    "split": splits.measure,
+    "tables": tables.measure,
+    "kafka": kafka.measure,
+}
+
+
+def main() -> None:
+    """Measure the parts that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m bench.elastic", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="of `split`")
+    parser.add_argument("--trials", type=int, default=5, help="of `split`")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="that wait")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of rows that trickle in")
+    options = parser.parse_args()
+    unknown = set(options.parts) - PARTS.keys()
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}: choose of {', '.join(PARTS)}")
+    keep_logs_apart()
+    # What publishes and times must not stop to look for cycles.
+    serve_only()
+    load = round(os.getloadavg()[0], 1)
+    plan = Plan(options.keys, options.trials, options.rows, options.seconds, load)
+    for part in options.parts or PARTS:
+        PARTS[part](plan)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A shard that is split while rows come: how long they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.elastic.plan import BENCH, Plan
+from bench.keyed.cluster import DEADLINE_SECONDS, Load, Members, Probes, disk_mib
+from bench.report import Params, emit
+from broadsheet.consumer.client import ElasticClient
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.labels import FORK_OF, value_of
+from broadsheet.wire.shard_pb2 import ReplicaStatus
+
+SHARD: Final = "totals"
+MEMBERS: Final = ("life-0", "life-1")
+PROBES_PER_SECOND: Final = 40
+"""Few enough that each is answered before the next: a wait is the split's."""
+_SETTLE_SECONDS: Final = 3.0
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    pause_seconds: float
+    calm_seconds: float
+    split_seconds: float
+    state_mib: float
+    """On the disk, compressed."""
+
+
+def measure(plan: Plan) -> None:
+    """Print the figures of splits. Of merges: `merge_pause_max_s` belongs here, too."""
+    trials = []
+    for _ in range(plan.trials):
+        with _members() as members:
+            trials.append(asyncio.run(_split_under_traffic(members, plan)))
+    state = statistics.median(each.state_mib for each in trials)
+    params: Params = {
+        "keys": plan.keys,
+        "state_bytes": round(state * (1 << 20)),
+        "trials": plan.trials,
+        "rows_per_s": PROBES_PER_SECOND,
+        "load": plan.load,
+    }
+    pauses = [each.pause_seconds for each in trials]
+    emit(BENCH, "split_pause_p50_s", statistics.median(pauses), "s", **params)
+    emit(BENCH, "split_pause_max_s", max(pauses), "s", **params)
+    emit(BENCH, "split_calm_max_s", max(each.calm_seconds for each in trials), "s", **params)
+    split = statistics.median(each.split_seconds for each in trials)
+    emit(BENCH, "split_s", split, "s", **params)
+
+
+@contextmanager
+def _members() -> Iterator[Members]:
+    with (
+        tempfile.TemporaryDirectory(prefix="elastic-") as directory,
+        Members.running(Path(directory)) as members,
+    ):
+        for name in MEMBERS:
+            members.start(name)
+        yield members
+
+
+async def _split_under_traffic(members: Members, plan: Plan) -> _Trial:
+    loaded, live = f"{SHARD}/load", f"{SHARD}/live"
+    await members.apply(MEMBERS[0], SHARD, [loaded, live])
+    await members.wait_for(MEMBERS[0], SHARD, (ReplicaStatus.PRIMARY,))
+    await Load(members, loaded).append(plan.keys)
+    await members.read_through(MEMBERS[0], SHARD, loaded)
+    state_mib = sum(disk_mib(members.directory(name)) for name in MEMBERS)
+    probes = Probes(members, live, keys=plan.keys)
+    async with probes.running(PROBES_PER_SECOND, tick_seconds=1 / PROBES_PER_SECOND):
+        # The first rows wait for what is only done once.
+        calm = time.monotonic() + _SETTLE_SECONDS
+        await probes.wait_for(after=calm + _SETTLE_SECONDS)
+        begin = time.monotonic()
+        await _split(members)
+        served = time.monotonic()
+        await probes.wait_for(after=served + _SETTLE_SECONDS)
+        pause = probes.latencies(begin, served + _SETTLE_SECONDS / 2)[-1]
+        before = probes.latencies(calm, begin)[-1]
+    return _Trial(pause, before, served - begin, state_mib)
+
+
+async def _split(members: Members) -> str:
+    """Split the shard in the middle; return the new shard's id once it serves."""
+    address = members.processes[MEMBERS[0]].wait_until_ready()
+    broker = members.of.broker.address
+    async with ElasticClient(address) as elastic, JournalClient(broker) as journals:
+        child = (await elastic.split(SHARD, journals)).child.id
+    await _serves(members, child)
+    return child
+
+
+async def _serves(members: Members, child: str) -> None:
+    """Wait until a new shard serves what was its parent's."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with members.client(MEMBERS[0]) as client:
+        while time.monotonic() < deadline:
+            for listed in (await client.list()).shards:
+                is_fork = bool(value_of(listed.spec.labels, FORK_OF))
+                codes = [each.code for each in listed.status]
+                if listed.spec.id == child and not is_fork and codes == [ReplicaStatus.PRIMARY]:
+                    return
+            await asyncio.sleep(_POLL_SECONDS)
+    raise TimeoutError(f"{child} does not serve")

@@ -18,6 +18,7 @@ import msgspec
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.runtime.formats import Format
 from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 FORK: Final = Format("the record of a split", "let a member of that release finish it")
 HOLD: Final = Format("the hold of a split", "let a member of that release finish the split")
@@ -103,6 +104,15 @@ def encode_hold(hold: ForkHold) -> bytes:
 def mark_of(attempt: str) -> str:
     """Return the path of the property by which a parent marks its log for an attempt."""
     return _MARK + attempt
+
+
+def drop_parents_intents(checkpoint: Checkpoint) -> None:
+    """Make a parent's checkpoint the first of a fork.
+
+    All that the parent committed was acknowledged before the fork, and acknowledgements are its own: what it sent
+    elsewhere would be sent twice.
+    """
+    checkpoint.ClearField("ack_intents")
 
 
 def attempt_of_fork(properties: Mapping[str, str], fqn: str) -> str:

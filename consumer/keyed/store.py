@@ -23,6 +23,7 @@ from typing import Final, Literal
 import structlog
 
 from broadsheet.consumer.application import Shard
+from broadsheet.consumer.elastic.fork import drop_parents_intents
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.keyed.committed_index import CommittedIndex, CommittedRowsView
 from broadsheet.consumer.keyed.entry_index import EntryIndex
@@ -477,9 +478,7 @@ class KeyedStore:
         whole = whole_checkpoint(self._fqn, checkpoint, index.segments)
         fork = self._local_state.fork.encode()
         if fork and self.meta(FORKED) != fork:
-            # All that the parent committed was acknowledged before the fork, and acknowledgements are its own: what it
-            # sent elsewhere would be sent twice.
-            whole.ClearField("ack_intents")
+            drop_parents_intents(whole)
             self.put_meta(FORKED, fork)
         return whole
 

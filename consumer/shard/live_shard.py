@@ -66,7 +66,6 @@ from broadsheet.consumer.shard.supervision import (
 from broadsheet.consumer.shard.transaction_events import Activity
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.clock_watch import ClockWatch
-from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.labels import FORK_OF, value_of
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
@@ -425,7 +424,8 @@ class LiveShard:
             return error
         try:
             parent, _ = await stored_spec(self._environment, value_of(self._spec.labels, FORK_OF))
-        except ServiceError as error:
+        # Whatever it is, such as an etcd that does not answer: this attempt fails, not the member.
+        except Exception as error:
             self._attempt.terminal.set_result(error)
             return error
         recovery = Recovery(

@@ -1,4 +1,4 @@
-"""A simulated cluster of one shard: a broker, an etcd, a table, members, and assignments.
+"""A simulated cluster of shards, most often of one: a broker, an etcd, a table, members, and assignments.
 
 Unlike an allocator, it promotes arbitrary members: a standby that is far behind, a member that has never seen the
 shard, a paused process.
@@ -7,20 +7,20 @@ shard, a paused process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.keys import AssignmentKey
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
-from broadsheet.consumer.application import Shard
+from broadsheet.consumer.application import Application, Shard
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope, MessageType
@@ -160,8 +160,8 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
             directory=directory,
         )
         self.broker.create(
-            *(_journal(name, NDJSON) for name in (*INPUTS, *OUTPUTS)),
-            _journal(LOG, CONTENT_TYPE_RECOVERY_LOG),
+            *(new_journal(name, NDJSON) for name in (*INPUTS, *OUTPUTS)),
+            new_journal(LOG, CONTENT_TYPE_RECOVERY_LOG),
         )
         self.put_spec()
 
@@ -211,26 +211,31 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
             self._bury()
             while len(self._unburied()) < self._members_wanted:
                 self.join()
-            self._fill()
+            for shard in self.shards():
+                self._fill(shard)
             await asyncio.sleep(self.random.uniform(*LOOK_SECONDS))
 
-    def primary(self) -> SimulatedConsumer | None:
+    def shards(self) -> Sequence[ItemId]:
+        """Return the shards that are to be assigned."""
+        return (SHARD,)
+
+    def primary(self, shard: ItemId = SHARD) -> SimulatedConsumer | None:
         """Return the member at slot 0."""
-        for member_id, slot in self._slots():
+        for member_id, slot in self.slots(shard):
             if slot == 0:
-                return self._by_id(member_id)
+                return self.by_id(member_id)
         return None
 
-    def promote(self, member: SimulatedConsumer) -> None:
+    def promote(self, member: SimulatedConsumer, shard: ItemId = SHARD) -> None:
         """Make a member the primary in place of another, in one etcd transaction."""
         operations: list[Operation] = []
         value = b""
-        for (member_id, slot), kv in self._slots().items():
+        for (member_id, slot), kv in self.slots(shard).items():
             if slot == 0 or member_id == member.member_id:
                 operations.append(Delete(kv.key))
             if member_id == member.member_id:
                 value = kv.value
-        key = self.keys.assignment(SHARD, member.member_id, 0)
+        key = self.keys.assignment(shard, member.member_id, 0)
         if Delete(key) in operations:
             self.write(
                 *operations
@@ -258,37 +263,36 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
                     seconds, self.revoke, member, context=Context()
                 )
 
-    def _fill(self) -> None:
+    def _fill(self, shard: ItemId) -> None:
         candidates = self.present()
         if not candidates:
             return
-        slots = self._slots()
+        slots = self.slots(shard)
+        holders = {member_id for member_id, _ in slots}
         if not any(slot == 0 for _, slot in slots):
-            standbys = [member for member in candidates if self._has_slot(member)]
-            self.promote(self.random.choice(standbys or candidates))
+            standbys = [member for member in candidates if member.member_id in holders]
+            self.promote(self.random.choice(standbys or candidates), shard)
         elif len(slots) <= self._standbys_wanted:
-            free = [member for member in candidates if not self._has_slot(member)]
+            free = [member for member in candidates if member.member_id not in holders]
             taken = {slot for _, slot in slots}
             slot = next(number for number in range(1, 9) if number not in taken)
             if free:
                 member = self.random.choice(free)
-                key = self.keys.assignment(SHARD, member.member_id, slot)
+                key = self.keys.assignment(shard, member.member_id, slot)
                 self.write(Put(key, b"", lease=member.lease))
-
-    def _has_slot(self, member: SimulatedConsumer) -> bool:
-        return any(member_id == member.member_id for member_id, _ in self._slots())
 
     def _unburied(self) -> list[SimulatedConsumer]:
         """Return members whose death is not known."""
         return [member for member in self.members if not member.is_gone]
 
-    def _by_id(self, member_id: MemberId) -> SimulatedConsumer:
+    def by_id(self, member_id: MemberId) -> SimulatedConsumer:
+        """Return a member of the run."""
         return next(member for member in self.members if member.member_id == member_id)
 
-    def _slots(self) -> dict[tuple[MemberId, int], KeyValue]:
-        """Return the shard's assignments in etcd, by member and slot."""
+    def slots(self, shard: ItemId = SHARD) -> dict[tuple[MemberId, int], KeyValue]:
+        """Return a shard's assignments in etcd, by member and slot."""
         found: dict[tuple[MemberId, int], KeyValue] = {}
-        for kv in self.kvs(self.keys.assignments_of(SHARD)):
+        for kv in self.kvs(self.keys.assignments_of(shard)):
             parsed = self.keys.parse(kv.key)
             assert isinstance(parsed, AssignmentKey), f"{kv.key!r} is no assignment"
             found[parsed.member_id, parsed.slot] = kv
@@ -296,7 +300,7 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
 
     # -- the members' part
 
-    def _new_application(self, to_table: Link) -> NumberKeeper:
+    def _new_application(self, to_table: Link) -> Application[Any]:
         return NumberKeeper(partial(self._open_store, to_table), self.witness, self)
 
     def _open_store(self, to_table: Link, shard: Shard) -> NumberStore:
@@ -305,7 +309,8 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
         return FencedRowStore(shard, self.table, FaultyTable(to_table), self.witness)
 
 
-def _journal(name: str, content_type: str) -> JournalSpec:
+def new_journal(name: str, content_type: str) -> JournalSpec:
+    """Return the spec of a journal of the run."""
     return JournalSpec(
         name=name,
         replication=1,

@@ -28,7 +28,7 @@ from broadsheet.consumer.errors import ShardStoppedError
 from broadsheet.consumer.registry.key_space import ShardDecoder
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.shard.crash_loop import CrashHistory
-from broadsheet.consumer.shard.environment import ShardConfig, ShardEnvironment
+from broadsheet.consumer.shard.environment import ParentCaller, ShardConfig, ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
@@ -130,6 +130,8 @@ class SimulatedSurroundings(SharedParts):
     """Largest content of a read's message; one is drawn for each."""
     new_worker: Callable[[str, Random], ShardWorker] = field(default=InlineWorker)
     """Makes where a shard's callbacks run."""
+    new_parents: Callable[[MemberId], ParentCaller | None] = lambda _: None
+    """Makes what reaches the primaries of shards that are split, for a member."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -147,6 +149,8 @@ class SimulatedConsumer(SimulatedProcess):
     is_gone: bool = False
     """True once its death is known."""
 
+    key_space: KeySpace | None = None
+    """Its mirror, while it runs."""
     shards: list[LiveShard] = field(default_factory=list)
     """All that it has served or serves, oldest first."""
 
@@ -168,6 +172,7 @@ class SimulatedConsumer(SimulatedProcess):
             ShardDecoder(hot_standbys_max=STANDBYS_MAX),
             apply_delay_seconds=0.0,
         )
+        self.key_space = key_space
         async with TaskGroup() as group:
             shards = LocalShards(
                 key_space,
@@ -218,6 +223,7 @@ class SimulatedConsumer(SimulatedProcess):
             new_random=lambda: Random(self.random.random()),
             new_worker=lambda name: given.new_worker(name, self.random),
             random_bytes=self.random.randbytes,
+            parents=given.new_parents(self.member_id),
         )
 
 

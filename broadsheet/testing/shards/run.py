@@ -65,10 +65,8 @@ class ShardSimulation:
     def __init__(self, scenario: ShardScenario, directory: Path, context: RunContext) -> None:
         self._scenario = scenario
         self._context = context
-        self._witness = HistoryChecker(tell=context.trace.add, findings=context.findings)
-        self._cluster = ConsumerCluster(
-            context, scenario, witness=self._witness, directory=directory
-        )
+        self._witness = self.new_witness()
+        self._cluster = self.new_cluster(self._witness, directory)
         self._statuses = StatusChecker(self._cluster.keys, context.findings)
         self._cluster.etcd.observers.append(self._on_commit)
         self._chance = Random(f"{context.seed} writers")
@@ -76,7 +74,19 @@ class ShardSimulation:
         self._inputs = Writers(broker, self._chance, clock)
         self._outputs = writers_of_outputs(broker, self._chance, clock)
         self._writing: asyncio.Task[None] | None = None
-        self.faults = ShardFaults(self._cluster)
+        self.faults: ShardFaults = self.new_faults()
+
+    def new_witness(self) -> HistoryChecker:
+        """Make the checker of the history."""
+        return HistoryChecker(tell=self._context.trace.add, findings=self._context.findings)
+
+    def new_cluster(self, witness: HistoryChecker, directory: Path) -> ConsumerCluster:
+        """Make the cluster, with its journals and its shard."""
+        return ConsumerCluster(self._context, self._scenario, witness=witness, directory=directory)
+
+    def new_faults(self) -> ShardFaults:
+        """Make the source of faults."""
+        return ShardFaults(self._cluster)
 
     def begin(self) -> None:
         """Start to assign the shard, and to write its inputs."""
@@ -97,7 +107,9 @@ class ShardSimulation:
         await self._until_reflected()
         # By then any stale primary has found out, and all late messages have arrived.
         await asyncio.sleep(CONFIG.rollback_again_seconds)
-        self._cluster.promote(self._cluster.join())
+        last = self._cluster.join()
+        for shard in self._cluster.shards():
+            self._cluster.promote(last, shard)
         await asyncio.sleep(2 * POLL_SECONDS)
         await self._until_reflected()
         for problem in self._witness.pending(self._outputs.given_up):

@@ -7,7 +7,7 @@ a lost reply to an update is recognised; predecessors that are known to be dead 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -44,7 +44,13 @@ class Announced:
 
 
 async def announce(
-    etcd: Etcd, key: bytes, value: bytes, *, lease: LeaseId, timeout_seconds: float
+    etcd: Etcd,
+    key: bytes,
+    value: bytes,
+    *,
+    lease: LeaseId,
+    timeout_seconds: float,
+    admit: Callable[[], Awaitable[Compare]] | None = None,
 ) -> Announced:
     """Create the member's key, waiting for a previous holder's lease to end.
 
@@ -54,9 +60,12 @@ async def announce(
         value: Its first value.
         lease: The session's lease; someone else must keep it alive meanwhile.
         timeout_seconds: How long to wait for a holder, or for etcd, to give way.
+        admit: Returns what must hold for the member to join, before each attempt; its errors are raised at once, unless
+            etcd did not answer.
 
     Raises:
         AnnounceConflictError: another process still holds the key.
+        FormatLevelError: as `admit`.
         EtcdUnavailableError: etcd did not answer.
         LeaseLostError: the lease ended meanwhile.
     """
@@ -66,7 +75,11 @@ async def announce(
         async with asyncio.timeout(timeout_seconds):
             while True:
                 try:
-                    return await _try_announce(etcd, key, value, lease)
+                    admission = () if admit is None else (await admit(),)
+                    announced = await _try_announce(etcd, key, value, lease, admission)
+                    if announced is not None:
+                        return announced
+                    continue  # judged again, by what the cluster has stored now
                 except (AnnounceConflictError, EtcdUnavailableError) as error:
                     if failure is None:
                         _log.warning("member.announce_retrying", key=key.decode(), cause=str(error))
@@ -80,10 +93,13 @@ async def announce(
     raise failure
 
 
-async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) -> Announced:
+async def _try_announce(
+    etcd: Etcd, key: bytes, value: bytes, lease: LeaseId, admission: tuple[Compare, ...]
+) -> Announced | None:
+    """Announce once; None if what admitted the member has changed."""
     try:
         result = await etcd.txn(
-            (Compare.absent(key),), (Put(key, value, lease=lease),), (Get(key),)
+            (Compare.absent(key), *admission), (Put(key, value, lease=lease),), (Get(key),)
         )
     except LeaseNotFoundError as error:
         # This call learned of the lost lease before the keep-alive did: report the same error.
@@ -91,6 +107,8 @@ async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) ->
     if result.succeeded:
         revision = result.header.revision
         return Announced(key=key, value=value, lease=lease, mod_revision=revision)
+    if not result.gets[0]:
+        return None
     (holder,) = result.gets[0]
     if holder.lease != lease:
         raise AnnounceConflictError(key.decode(), holder.lease)

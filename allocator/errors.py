@@ -9,6 +9,10 @@ class AllocatorError(BroadsheetError):
     """Root of the allocator's exceptions."""
 
 
+class FormatLevelError(AllocatorError):
+    """A member is of a release that cannot read the cluster's stored formats; the message says which can."""
+
+
 class KeySpaceError(AllocatorError):
     """The mirror of an etcd prefix cannot continue."""
 

@@ -94,6 +94,8 @@ class KeySpace:
         self._hurried = asyncio.Event()
         """Set while somebody waits for an own write, for whose sake nothing is held back."""
         self._resume_revision = 0
+        self._decodings = 0
+        """Times that all members were decoded again."""
         self.header = _NOT_LOADED
         self.changes = Changes()
         """Differences from the previous step, so that observers need not examine everything."""
@@ -140,6 +142,14 @@ class KeySpace:
         """
         insort_right(self._observers, (stage, callback), key=itemgetter(0))
 
+    def decode_members_again(self) -> None:
+        """Decode every member again and notify the observers: the decoder judges them by something that has changed."""
+        if self.header is _NOT_LOADED:
+            return
+        self._decodings += 1
+        self._mirror.decode_members_again()
+        self._publish(self.header)
+
     async def load(self, *, revision: int = 0) -> None:
         """Read everything as of one revision (0: the newest) and notify the observers once.
 
@@ -168,7 +178,7 @@ class KeySpace:
             raise KeySpaceError(
                 f"etcd went back: read revision {result.header.revision} after {self.header.revision}"
             )
-        before = self._mirror
+        before, decodings = self._mirror, self._decodings
         reload = before.reload()
         for begin in range(0, len(result.kvs), DECODED_AT_ONCE):
             for kv in result.kvs[begin : begin + DECODED_AT_ONCE]:
@@ -176,6 +186,9 @@ class KeySpace:
             yield
         assert self._mirror is before, "a key space was reloaded while it was reloaded"
         self._mirror = reload.finish()
+        if self._decodings != decodings:
+            # Meanwhile; the reload has copied some members as they were before.
+            self._mirror.decode_members_again()
         self._publish(result.header)
         self._resume_revision = result.header.revision + 1
 

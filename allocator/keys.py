@@ -10,6 +10,7 @@ Keys that only this project's members know lie outside the root, where mirrors o
     /broadsheet.v1{root}/leader                            who leads; on the leader's lease
     /broadsheet.v1{root}/leader/epoch                      how often leadership was taken; stays
     /broadsheet.v1{root}/leader/candidates/{zone}#{suffix} a member that may lead; on its lease
+    /broadsheet.v1{root}/formats                           the level of stored formats; stays
     /broadsheet.v1{root}/plan, plan/{chunk}                the leader's remaining work
     /broadsheet.v1{root}/loads/{zone}#{suffix}             a member's measured loads; on its lease
     /broadsheet.v1{root}/moves/{time}-{writer}-{number}    one transaction's moves of assignments
@@ -157,6 +158,11 @@ class AuxiliaryKeys:
     def candidates_prefix(self) -> bytes:
         """Prefix of every candidate."""
         return self.leader + b"/candidates/"
+
+    @property
+    def formats(self) -> bytes:
+        """The level of the cluster's stored formats, which only rises."""
+        return self.prefix + b"formats"
 
     @property
     def plan_prefix(self) -> bytes:

@@ -40,6 +40,7 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.lease import LeaseKeeper
+from broadsheet.allocator.format_gate import FormatGate
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.election import LeadershipConfig
@@ -102,6 +103,7 @@ class Session:
         random: Random | None = None,
         offload: Offload = asyncio.to_thread,
         decode_load: DecodeReport | None = None,
+        formats: FormatGate | None = None,
     ) -> None:
         """Prepare the session; nothing is sent yet.
 
@@ -117,6 +119,7 @@ class Session:
             random: Source of jitter.
             offload: Runs long computations away from the event loop.
             decode_load: Decodes the loads that members report; without it there are no reports.
+            formats: Says whether this release may join; without it any may.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -129,6 +132,7 @@ class Session:
         )
         self._clock = self._runtime.clock
         self.metrics = self._runtime.metrics
+        self._formats = formats
         self._keeper: LeaseKeeper | None = None
         self._announced: Announced | None = None
         self._stopping = asyncio.Event()
@@ -170,6 +174,7 @@ class Session:
 
         Raises:
             AnnounceConflictError: another live process holds the member's key.
+            FormatLevelError: this release cannot read the cluster's stored formats.
             EtcdUnavailableError: etcd did not answer.
             LeaseLostError: the lease was lost while waiting.
         """
@@ -205,6 +210,8 @@ class Session:
             group.start_soon(keeper.run(), name="session keep-alive")
             group.start_soon(self._key_space.watch(), name="session watch")
             group.start_soon(self.leadership.run(), name="session leadership")
+            if self._formats is not None:
+                group.start_soon(self._formats.watch(), name="session formats")
             group.start_soon(self._stop_when_drained(), name="session allocate")
             await self._stopping.wait()
             if wind_down is not None:
@@ -256,6 +263,7 @@ class Session:
             member_value,
             lease=lease,
             timeout_seconds=self._config.announce_timeout_seconds,
+            admit=None if self._formats is None else self._formats.admit,
         )
         await self._retrying()(self._load, self._announced.mod_revision)
         _log.info(

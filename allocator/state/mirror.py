@@ -125,6 +125,13 @@ class Mirror:
             self.rejected.pop(kv.key, None)
         return None
 
+    def decode_members_again(self) -> None:
+        """Decode every member's value again, for a decoder that now judges them by something else."""
+        for member in list(self.members.values()):
+            # A rejected value is decoded when it changes; its last valid one has nothing to be decoded from.
+            if member.kv.key not in self.rejected:
+                self._insert(MemberKey(member.member_id), member.kv)
+
     def delete(self, key: bytes) -> None:
         """Drop a key; an unknown key is ignored."""
         self.rejected.pop(key, None)

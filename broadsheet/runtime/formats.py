@@ -3,12 +3,16 @@
 A reader ignores the fields that it does not know, so that a later release may add some. If a field must not be ignored,
 the release that adds it writes `min_reader` into the document, and raises the number of its own readers. A document
 without `min_reader` needs reader 1. Members of two releases may share a cluster, so the refusal is a decision about one
-document, never a reason to remove or to replace it. Pure.
+document, never a reason to remove or to replace it.
+
+What an earlier member would misunderstand, and not refuse, is stored only if each live member reads it. For that a
+cluster has a *level*, which only rises (`broadsheet.allocator.format_gate`). Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,6 +23,19 @@ MIN_READER: Final = "min_reader"
 """Name of the field in JSON documents and in protobuf messages of ours."""
 
 T = TypeVar("T")
+
+
+class FormatLevel(IntEnum):
+    """Levels of stored formats, lowest first. A release that stores something new of this kind adds one."""
+
+    FIRST = 1
+    """Releases that tell no level, and Gazette's members."""
+    KEY_RANGES = 2
+    """Shards that own a range of keys: others would handle the keys of all."""
+
+
+LEVEL: Final = int(max(FormatLevel))
+"""The highest level that this release reads."""
 
 
 class LaterFormatError(DocumentError):

@@ -746,10 +746,13 @@ class ListMembersResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    FORMAT_LEVEL_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Of etcd, as of which this holds."""
     version: _builtins.str
     """Version of the member that answers."""
+    format_level: _builtins.int
+    """Level of the cluster's stored formats. A member that reads a lower one gets no replicas."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterMember]:
         """Sorted by id."""
@@ -765,10 +768,11 @@ class ListMembersResponse(_message.Message):
         members: _abc.Iterable[Global___ClusterMember] | None = ...,
         version: _builtins.str = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        format_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "revision", b"revision", "time", b"time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_level", b"format_level", "members", b"members", "revision", b"revision", "time", b"time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -790,6 +794,7 @@ class ClusterMember(_message.Message):
     LEADS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     ADMIN_ENDPOINT_FIELD_NUMBER: _builtins.int
+    FORMAT_LEVEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """As `zone#suffix`."""
     endpoint: _builtins.str
@@ -806,6 +811,8 @@ class ClusterMember(_message.Message):
     """It leads allocation, as far as the member that answers knows."""
     admin_endpoint: _builtins.str
     """URL of its admin port, `http://host:port`; empty: it has none."""
+    format_level: _builtins.int
+    """Highest level of stored formats that it reads."""
     @_builtins.property
     def drain(self) -> _progress_pb2.Progress:
         """How far its drain is; absent: it does not leave."""
@@ -823,10 +830,11 @@ class ClusterMember(_message.Message):
         leads: _builtins.bool = ...,
         drain: _progress_pb2.Progress | None = ...,
         admin_endpoint: _builtins.str = ...,
+        format_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "drain", b"drain", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "drain", b"drain", "endpoint", b"endpoint", "exiting", b"exiting", "format_level", b"format_level", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -155,6 +155,7 @@ class ConsumerSpec(_message.Message):
     EXITING_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     ADMIN_ENDPOINT_FIELD_NUMBER: _builtins.int
+    FORMAT_LEVEL_FIELD_NUMBER: _builtins.int
     shard_limit: _builtins.int
     """Most replicas this process takes."""
     exiting: _builtins.bool
@@ -163,6 +164,10 @@ class ConsumerSpec(_message.Message):
     """An operator keeps new shards from the process; those that it has stay. Not of Gazette, whose members ignore it."""
     admin_endpoint: _builtins.str
     """URL of the process' admin port, `http://host:port`; empty: it has none. Not of Gazette, whose members ignore it."""
+    format_level: _builtins.int
+    """Highest level of stored formats that the process reads; 0: it does not say, and reads level 1. Not of Gazette, whose
+    members read level 1.
+    """
     @_builtins.property
     def process_spec(self) -> _journal_pb2.ProcessSpec: ...
     def __init__(
@@ -173,10 +178,11 @@ class ConsumerSpec(_message.Message):
         exiting: _builtins.bool = ...,
         cordoned: _builtins.bool = ...,
         admin_endpoint: _builtins.str = ...,
+        format_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process_spec", b"process_spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "exiting", b"exiting", "process_spec", b"process_spec", "shard_limit", b"shard_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_endpoint", b"admin_endpoint", "cordoned", b"cordoned", "exiting", b"exiting", "format_level", b"format_level", "process_spec", b"process_spec", "shard_limit", b"shard_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

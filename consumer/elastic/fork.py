@@ -21,7 +21,6 @@ from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 FORK: Final = Format("the record of a split", "let a member of that release finish it")
-HOLD: Final = Format("the hold of a split", "let a member of that release finish the split")
 _MARK: Final = "/.broadsheet-fork."
 
 

@@ -16,6 +16,7 @@ from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.direct_fragments import DirectFragments
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.formats import LEVEL, FormatLevel
 from broadsheet.security.auth import KeyedAuth, TrustConfig, is_keys_file, require_certificates
 from broadsheet.security.endpoints import is_loopback, parse_endpoints
 from broadsheet.security.secret_url import SecretUrl
@@ -78,6 +79,9 @@ class MemberConfig:
     cluster should set it, or none."""
     hot_standbys_max: int = 3
     """Bound on every shard's standbys. All members of a cluster should agree."""
+    format_level: int = LEVEL
+    """Highest level of stored formats that this process says it reads. A lower one than its release's own keeps the
+    cluster from rising above it while this process lives, so that the earlier release may come back."""
     lease_ttl_seconds: float = 20.0
     """A process that dies silently loses its shards after this."""
     announce_seconds_max: float = 30.0
@@ -144,6 +148,7 @@ class MemberConfig:
         _require_address(self.broker_address)
         _require_range(self.port, "port", 0, PORT_MAX)
         _require_range(self.admin_port or 0, "admin_port", 0, PORT_MAX)
+        _require_range(self.format_level, "format_level", FormatLevel.FIRST, LEVEL)
         if self.lease_stores and self.admin_port is None:
             raise ValidationError("lease_stores", "expected an admin_port, whose page shows leases")
         stores = tuple(SecretUrl.of(each) for each in self.lease_stores)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.config import AllocationConfig
 from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.format_gate import FormatGate
 from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import LeadershipConfig
@@ -32,6 +33,7 @@ from broadsheet.consumer.registry.key_space import (
     ShardDecoder,
     is_failed,
     is_visible,
+    level_of_member_value,
     process_of,
     spec_of,
     status_of,
@@ -163,13 +165,15 @@ def compose(given: Surroundings) -> MemberParts:
     """Create the parts, register them as observers of the key space, and register every RPC."""
     config = given.config
     keys = Keys(config.root)
+    formats = FormatGate(given.etcd, keys, level_of=level_of_member_value, own=config.format_level)
     key_space = KeySpace(
         given.etcd,
         keys,
-        ShardDecoder(hot_standbys_max=config.hot_standbys_max),
+        ShardDecoder(hot_standbys_max=config.hot_standbys_max, format_level=lambda: formats.level),
         apply_delay_seconds=config.watch_delay_seconds,
     )
-    membership = LocalMember(config.member_id, key_space, given.etcd)
+    formats.on_rise(key_space.decode_members_again)
+    membership = LocalMember(config.member_id, key_space, given.etcd, formats)
     deaths = _death_records(given)
     move_log = _move_log(given, keys)
     peers = Peers(config.tls)
@@ -192,7 +196,7 @@ def compose(given: Surroundings) -> MemberParts:
     key_space.observe(ObserverStage.ACT, lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.health.part_status = partial(_part_status, local_shards, key_space)
     key_space.observe(ObserverStage.WAKE, given.health.notify)
-    session = _session(given, key_space)
+    session = _session(given, membership)
     broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(
         membership=membership,
@@ -378,11 +382,11 @@ def _local_shards(
     )
 
 
-def _session(given: Surroundings, key_space: KeySpace) -> Session:
+def _session(given: Surroundings, membership: LocalMember) -> Session:
     config = given.config
     return Session(
         given.etcd,
-        key_space,
+        membership.key_space,
         SessionConfig(
             member_id=config.member_id,
             lease_ttl_seconds=config.lease_ttl_seconds,
@@ -396,6 +400,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
         clock=given.clock,
         metrics=AllocatorMetrics(given.registry),
         decode_load=decode_report,
+        formats=membership.formats,
     )
 
 
@@ -424,7 +429,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     allocation_api = AllocationApi(
         parts.session.allocation,
         LeaderForwarder(parts.session.leadership, forwarder),
-        Cordon(given.etcd, parts.key_space, parts.session.leadership, parts.drains),
+        Cordon(parts.membership, parts.session.leadership, parts.drains),
         parts.membership,
         hot_standbys_max=config.hot_standbys_max,
     )

@@ -193,6 +193,7 @@ class Service:
             LeaseLostError: the lease could not be kept; shards were stopped at once. No error after `force_stop`.
             MemberKeyLostError: somebody removed the member's key. No error after `force_stop`.
             AnnounceConflictError: another live process has this identity.
+            FormatLevelError: this release cannot read the cluster's stored formats.
             EtcdUnavailableError: etcd could not be reached at the start.
             EndpointError: the server's address cannot be bound.
             ValidationError: a file for TLS cannot be used, nothing guards the server, or a variable of OpenTelemetry is
@@ -437,6 +438,7 @@ class Service:
             shard_limit=self._config.shard_limit,
             exiting=exiting,
             admin_endpoint=self._admin_endpoint(),
+            format_level=self._config.format_level,
         ).SerializeToString(deterministic=True)
 
     def _admin_endpoint(self) -> str:

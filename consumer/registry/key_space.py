@@ -11,7 +11,7 @@ Source: gazette/core consumer/key_space.go (decoding), consumer/shard_state.go (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
+from broadsheet.runtime.formats import FormatLevel
 from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
 from broadsheet.wire.labels import FORK_OF, ID, LabelMatcher, values_of, weight_thousandths
 from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
@@ -110,10 +111,12 @@ class ConsumerMember:
 
     spec: ConsumerSpec
     """Read-only."""
+    is_outdated: bool = False
+    """It cannot read the cluster's stored formats: a release without levels, which joined after they had risen."""
 
     def item_limit(self) -> int:
         """Return the maximum number of replicas of the process."""
-        return self.spec.shard_limit
+        return 0 if self.is_outdated else self.spec.shard_limit
 
     def is_exiting(self) -> bool:
         """Return whether the process wants to leave."""
@@ -127,13 +130,20 @@ class ConsumerMember:
 class ShardDecoder:
     """Decodes the values of a consumer's key space."""
 
-    def __init__(self, *, hot_standbys_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        hot_standbys_max: int,
+        format_level: Callable[[], int] = lambda: FormatLevel.FIRST,
+    ) -> None:
         """Create a decoder.
 
         Args:
             hot_standbys_max: Bound on the standbys of every shard, from 0.
+            format_level: Returns the level of the cluster's stored formats.
         """
         self._hot_standbys_max = hot_standbys_max
+        self._format_level = format_level
 
     def decode_item(self, item_id: ItemId, kv: KeyValue) -> ShardItem:
         """Decode the spec of a shard.
@@ -162,7 +172,7 @@ class ShardDecoder:
             raise KeyDecodeError(
                 kv.key, f"process_spec.id: expected {member_id} as in the key, got {named}"
             )
-        return ConsumerMember(spec=spec)
+        return ConsumerMember(spec=spec, is_outdated=level_of(spec) < self._format_level())
 
     def decode_assignment(
         self,
@@ -242,6 +252,19 @@ def shard_of(item: Item) -> ShardItem:
 def spec_of(item: Item) -> ShardSpec:
     """Return the shard's spec. Read-only; see `ShardItem.spec`."""
     return shard_of(item).spec
+
+
+def level_of(spec: ConsumerSpec) -> int:
+    """Return the highest level of stored formats that a process reads."""
+    return spec.format_level or FormatLevel.FIRST
+
+
+def level_of_member_value(encoded: bytes) -> int:
+    """Return the same of a member as etcd holds it; the first level if it cannot be decoded."""
+    try:
+        return level_of(ConsumerSpec.FromString(encoded))
+    except DecodeError:
+        return FormatLevel.FIRST
 
 
 def process_of(member: Member) -> ConsumerSpec:

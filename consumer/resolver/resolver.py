@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, assert_never
 import grpc
 
 from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.format_gate import FormatGate
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId, Member, MemberId
 from broadsheet.consumer.application import Application, MessageProducer, Shard
@@ -69,6 +70,8 @@ class LocalMember:
     key_space: KeySpace
     etcd: Etcd
     """Where the mirrored keys are written."""
+    formats: FormatGate | None = None
+    """The level of stored formats; None: all members are known to be of this release."""
 
     @property
     def announced(self) -> Member | None:

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import structlog
 
 from broadsheet.allocator.errors import TxnConflictError
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.leader.leadership import Leadership
 from broadsheet.allocator.model import ItemId, Member, MemberId
 from broadsheet.allocator.ops import Compare, Put
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
-from broadsheet.consumer.registry.key_space import process_of
+from broadsheet.consumer.registry.key_space import level_of, process_of
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.allocation_messages import parse_member
 from broadsheet.consumer.rpc.operations import DrainWatch
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.formats import FormatLevel
 from broadsheet.runtime.installed_version import installed_version
 from broadsheet.wire.allocation_pb2 import (
     ClusterMember,
@@ -51,19 +51,17 @@ AssignmentKey = tuple[ItemId, MemberId, int]
 class Cordon:
     """The listing and cordoning behind one member's allocation service."""
 
-    def __init__(
-        self, etcd: Etcd, key_space: KeySpace, leadership: Leadership, drains: DrainWatch
-    ) -> None:
+    def __init__(self, membership: LocalMember, leadership: Leadership, drains: DrainWatch) -> None:
         """Create the service's helper.
 
         Args:
-            etcd: Holds the members' keys.
-            key_space: Its mirror.
+            membership: Of this process: etcd, which holds the members' keys, and its mirror.
             leadership: Names the leader.
             drains: Tells how far members that leave are.
         """
-        self._etcd = etcd
-        self._key_space = key_space
+        self._etcd = membership.etcd
+        self._key_space = membership.key_space
+        self._formats = membership.formats
         self._leadership = leadership
         self.drains = drains
 
@@ -83,6 +81,7 @@ class Cordon:
                 for member in members
             ],
             version=installed_version(),
+            format_level=FormatLevel.FIRST if self._formats is None else self._formats.level,
         )
         response.time.GetCurrentTime()
         return response
@@ -185,4 +184,5 @@ def _shown(
         leads=member_id == leader,
         drain=drain,
         admin_endpoint=process_of(member).admin_endpoint,
+        format_level=level_of(process_of(member)),
     )

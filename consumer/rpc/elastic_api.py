@@ -100,7 +100,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._journals = journals
         self._indivisible = _why_not_split(application)
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
-        self._families = FamilyGuard(self._etcd, self._key_space, self._stored)
+        self._families = FamilyGuard(membership, self._stored)
 
     async def SplitShard(  # noqa: N802 - gRPC's name
         self, request: SplitShardRequest, context: Context
@@ -133,6 +133,8 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         if request.dry_run:
             return response
         await self._require_log(plan.child)
+        # Last, because the level never falls: what is refused anyway must not raise it.
+        await self._families.require_ranges()
         checkpoint = begin_txn(
             plan, self._keys, parent_revision=revision, family_revision=family_revision
         )

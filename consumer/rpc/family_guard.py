@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
 from broadsheet.consumer.elastic.family import (
@@ -21,8 +19,10 @@ from broadsheet.consumer.elastic.family import (
     members_of,
 )
 from broadsheet.consumer.registry.key_space import is_visible, shard_of
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.shard_changes import UNCONDITIONAL, StoredSpec, require_bound
 from broadsheet.consumer.rpc.stored_shards import StoredShards
+from broadsheet.runtime.formats import FormatLevel
 from broadsheet.wire.journal_pb2 import LabelSelector
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
@@ -30,17 +30,17 @@ from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 class FamilyGuard:
     """Judges changes of shards by the families that they touch."""
 
-    def __init__(self, etcd: Etcd, key_space: KeySpace, stored: StoredShards) -> None:
+    def __init__(self, membership: LocalMember, stored: StoredShards) -> None:
         """Judge nothing yet.
 
         Args:
-            etcd: Where families have their keys.
-            key_space: The mirror of the specs.
+            membership: Of this process: etcd, where families have their keys, and the mirror of the specs.
             stored: Reads the shards that are changed.
         """
-        self._etcd = etcd
-        self._key_space = key_space
-        self._keys = key_space.keys
+        self._etcd = membership.etcd
+        self._key_space = membership.key_space
+        self._keys = membership.key_space.keys
+        self._formats = membership.formats
         self._stored = stored
 
     async def guarded(
@@ -59,6 +59,7 @@ class FamilyGuard:
 
         Raises:
             ValidationError: the changes would break a family.
+            FormatLevelError: a member of an earlier release would handle the keys of all of a family's shards.
             BoundExceededError: the transaction becomes too long.
         """
         held = await self._stored.present(changes)
@@ -79,6 +80,9 @@ class FamilyGuard:
             elif revision:
                 operations.append(Delete(key))
         check_change(changes, visible, members)
+        if any(is_of_family(each.upsert) for each in changes):
+            # Last, because the level never falls: what is refused anyway must not raise it.
+            await self.require_ranges()
         guarded = TxnCheckpoint(
             tuple(dict.fromkeys((*checkpoint.compares, *compares))),
             (*checkpoint.operations, *operations),
@@ -86,6 +90,18 @@ class FamilyGuard:
         )
         require_bound(guarded, what=f"{len(changes)} changes", field_name="changes")
         return guarded
+
+    async def require_ranges(self) -> None:
+        """Return once shards may own ranges of keys; the cluster's level of formats is raised if need be.
+
+        Raises:
+            FormatLevelError: a member of an earlier release would handle the keys of all of a family's shards.
+            TxnConflictError: members joined again and again meanwhile.
+        """
+        if self._formats is not None:
+            await self._formats.require(
+                FormatLevel.KEY_RANGES, what="a shard that owns a range of keys"
+            )
 
     async def seen_revision(self, family: str) -> int:
         """Return the revision of a family's key, 0 if it is absent, once the mirror shows all shards of then.

@@ -36,6 +36,7 @@ from broadsheet.allocator.errors import (
     EtcdAuthenticationError,
     EtcdLimitError,
     EtcdUnavailableError,
+    FormatLevelError,
     KeyDecodeError,
     LeaseLostError,
 )
@@ -111,6 +112,7 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (JournalNotFoundError, grpc.StatusCode.NOT_FOUND),
     (ProxyHeaderError, grpc.StatusCode.FAILED_PRECONDITION),
     (ClusterMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (FormatLevelError, grpc.StatusCode.FAILED_PRECONDITION),
     (EtcdAuthenticationError, grpc.StatusCode.FAILED_PRECONDITION),
     (BoundExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (EtcdLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),

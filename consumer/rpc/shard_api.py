@@ -107,7 +107,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._etcd = membership.etcd
         self._keys = membership.key_space.keys
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
-        self._families = FamilyGuard(self._etcd, membership.key_space, self._stored)
+        self._families = FamilyGuard(membership, self._stored)
         self._move_log = move_log
         self._hop = PrimaryHop(resolver, auth)
 

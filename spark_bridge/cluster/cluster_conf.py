@@ -99,6 +99,7 @@ class MemberSettings(TypedDict, total=False):
     shard_limit: int
     capacity: int
     hot_standbys_max: int
+    format_level: int
     lease_ttl_seconds: float
     watch_delay_seconds: float
     auth_keys: str

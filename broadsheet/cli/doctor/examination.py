@@ -22,6 +22,7 @@ from broadsheet.cli.doctor.findings import (
     judge_answers,
     judge_certificate,
     judge_etcd,
+    judge_formats,
     judge_kafka,
     judge_members,
     judge_shards,
@@ -85,8 +86,10 @@ class Examination:
         async with self._connection.shards() as client:
             shards = (await client.list()).shards
         async with self._connection.allocation() as allocation:
-            members = (await allocation.members()).members
+            listed = await allocation.members()
+        members = listed.members
         found = judge_members(members, shards) + judge_shards(shards)
+        found += judge_formats(listed.format_level, members)
         given = parse_endpoints(self._connection.address, may_be_tls=True)
         known = {member.endpoint: member.id for member in members}
         for endpoint in dict.fromkeys([*known, *given]):

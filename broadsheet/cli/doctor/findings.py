@@ -176,6 +176,25 @@ def judge_members(
     return found or [good("members", f"{counted(len(members), 'member')}, {room_text}")]
 
 
+def judge_formats(level: int, members: Sequence[ClusterMember]) -> list[Finding]:
+    """Judge whether all members read what the cluster has stored.
+
+    Args:
+        level: Of the cluster's stored formats; 0: a member of an earlier release answered, which does not know it.
+        members: All.
+    """
+    if not level or not members:
+        return []
+    if outdated := [each.id for each in members if each.format_level < level]:
+        detail = (
+            f"stored formats are at level {level}, which {_named(outdated)} cannot read: no shards"
+        )
+        return [bad("formats", detail, "replace them by members of the release of the others")]
+    least = min(each.format_level for each in members)
+    text = f"level {level}" + (f", may rise to {least}" if least > level else "")
+    return [good("formats", text)]
+
+
 def judge_shards(shards: Sequence[ListResponse.Shard]) -> list[Finding]:
     """Judge the states of shards."""
     by_state: dict[str, list[str]] = {}

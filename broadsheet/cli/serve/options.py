@@ -32,6 +32,7 @@ from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.runtime.formats import LEVEL
 from broadsheet.runtime.logs import LOG_LEVELS
 from broadsheet.security.auth import TrustConfig, keys_from, trust_from
 from broadsheet.security.endpoints import BROKER_ADDRESS_DEFAULT
@@ -47,7 +48,7 @@ _OPTION_OF_FIELD: Final = {
         name: option_of(name)
         for name in (
             *("root", "zone", "suffix", "host", "port", "admin_port", "capacity", "jwks"),
-            *("suspicion_phi", "auth_keys", "broker_auth_keys"),
+            *("suspicion_phi", "auth_keys", "broker_auth_keys", "format_level"),
         )
     },
     **{f"calls.{each.name}": option_of(each.name) for each in fields(CallBounds)},
@@ -252,6 +253,11 @@ class ServeOptions:
         show_default=False,
     )
     max_hot_standbys: int = option("Bound on every shard's standbys.", default=3)
+    format_level: int = option(
+        "Highest level of stored formats that this member admits; a lower one keeps the way back to the earlier "
+        "release open.",
+        default=LEVEL,
+    )
     lease_ttl: float = option("Seconds until a silent member is replaced.", default=20.0)
     drain_seconds: float = option(
         "How long a leaving member waits to hand its shards over; 0: it hands nothing over.",
@@ -367,6 +373,7 @@ class ServeOptions:
             capacity=self.capacity,
             hot_standbys_max=self.max_hot_standbys,
             state_dir=self.state_dir,
+            format_level=self.format_level,
             lease_ttl_seconds=self.lease_ttl,
             drain_seconds_max=self.drain_seconds,
             drain_covered_seconds_max=self.drain_covered_seconds,

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from broadsheet.allocator.format_levels import decode_level
 from broadsheet.allocator.leader.election import ELECTION, EpochRecord, LeaderRecord
 from broadsheet.allocator.leader.move_records import MOVES, MoveLogEntry
 from broadsheet.allocator.leader.plan_store import PLAN, PlanHead
+from broadsheet.allocator.ops import KeyValue
 from broadsheet.broker.stored_lineage import decode_stored_lineage
 from broadsheet.cli.backup.file import read_backup
+from broadsheet.consumer.direct.record_intents import parse_intent
+from broadsheet.consumer.elastic.fork import decode_fork
 from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.imports.manifest import decode_manifest
 from broadsheet.consumer.keyed.recording import KeyedFiles
 from broadsheet.consumer.recoverylog.hints import decode_hints
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -44,8 +49,10 @@ from broadsheet.runtime.formats import Format
 from broadsheet.spark_bridge.cluster.joining import DRIVER, DriverRecord
 from broadsheet.spark_bridge.journal_sink.commit_record import decoded as decode_publication
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset
+from broadsheet.wire.outputs_pb2 import RecordIntent
 from broadsheet.wire.recovery_pb2 import SourceResetRecord
 from broadsheet.wire.shard_pb2 import Checkpoint
+from tests.support.documents import REPOSITORY
 
 LATER = b'{"min_reader":2,"of":["a","later","release"]}'
 
@@ -76,7 +83,42 @@ JSON_DOCUMENTS: dict[str, Callable[[], object]] = {
     "offsets of journals in a checkpoint of Spark": lambda: parse_offset(json.loads(LATER)),
     "the checkpoint": lambda: CHECKPOINT.check(Checkpoint(min_reader=2).min_reader),
     "a reset of a source": lambda: SOURCE_RESET.check(SourceResetRecord(min_reader=2).min_reader),
+    "the records that a checkpoint holds": lambda: parse_intent(
+        RecordIntent(min_reader=2).SerializeToString(), "intent"
+    ),
+    "the record of a split": lambda: decode_fork(LATER),
+    "the manifest of an import": lambda: decode_manifest(LATER),
+    "the cluster's level of formats": lambda: decode_level(
+        KeyValue(
+            key=b"/formats", value=LATER, create_revision=1, mod_revision=1, version=1, lease=0
+        )
+    ),
 }
+_OF_ONE_NAME = {
+    "a record of the election": ("the leader", "the epoch"),
+    "a place in a topic of Kafka": (
+        "a place in a topic of Kafka",
+        "a place in a partition of Kafka",
+    ),
+    "a place in a stream of Kinesis": (
+        "a place in a shard of Kinesis",
+        "a place in a stream of Kinesis",
+    ),
+}
+"""Formats whose rows have other names."""
+_DECLARED = re.compile(r'\bFormat\(\s*"([^"]+)"')
+
+
+def test_every_format_that_the_code_declares_has_a_row() -> None:
+    """A format that is added without a row would be refused in a way that no test has seen."""
+    declared = {
+        name
+        for room in (REPOSITORY / "broadsheet").iterdir()
+        for source in room.resolve().rglob("*.py")
+        for name in _DECLARED.findall(source.read_text())
+    }
+    rows = {row for name in declared for row in _OF_ONE_NAME.get(name, (name,))}
+    assert rows == set(JSON_DOCUMENTS)
 
 
 @pytest.mark.parametrize("document", JSON_DOCUMENTS)

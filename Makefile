@@ -14,7 +14,7 @@ BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
 # Tests wait for a good part of their time, so three at once keep two processors busy.
-TEST_JOBS ?= 3
+TEST_JOBS ?= 4
 SIMULATORS ?= allocator shards families
 DURATION ?= 600
 HOGS ?= 2
@@ -42,7 +42,7 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m broadsheet.examples.flights.demo
 
-test: setup ## run every tier that CI runs, in TEST_JOBS=3 processes, and list the 30 slowest tests
+test: setup ## run every tier that CI runs, in TEST_JOBS=4 processes, and list the 30 slowest tests
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup --durations=30
 
 test-fast: setup ## run what needs no server and no JVM
@@ -98,7 +98,8 @@ nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/t
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_members.py
 # SINK_KILLS says how many lives each sink has.
 nightly-sinks: export SINK_KILLS ?= 1000
-nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks
+nightly-sinks: export SINK_STEPS = started,recorded,acknowledged,finished
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks tests/spark/test_sink_faults.py
 nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 $(PYTEST) -q tests/integration/consumer/test_splits.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.

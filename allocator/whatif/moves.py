@@ -26,7 +26,7 @@ class MovePhase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class MoveUnderWay:
     """One replica on its way to a member or, in its last step, away from one."""
 
     item_id: ItemId
@@ -38,7 +38,7 @@ class Move:
     """What a replica that catches up has to play; None: unknown, because its member has not reported any."""
 
 
-def moves_of(leader: LeaderSnapshot) -> list[Move] | None:
+def moves_of(leader: LeaderSnapshot) -> list[MoveUnderWay] | None:
     """Return the moves that a leader's plan still asks for, the most urgent first; None: there is no plan."""
     plan = leader.plan
     if plan is None:
@@ -53,7 +53,9 @@ def moves_of(leader: LeaderSnapshot) -> list[Move] | None:
     return moves
 
 
-def _of_item(state: AllocState, item: Item, plan: Plan, consistency: Consistency) -> Iterator[Move]:
+def _of_item(
+    state: AllocState, item: Item, plan: Plan, consistency: Consistency
+) -> Iterator[MoveUnderWay]:
     desired = plan.desired.get(item.item_id)
     # The item is newer than the plan; the next one has a place for it.
     if desired is None:
@@ -64,8 +66,10 @@ def _of_item(state: AllocState, item: Item, plan: Plan, consistency: Consistency
         return
     risk = replicas.risk(state)
 
-    def move(member_id: MemberId, phase: MovePhase, lag: Lag | None = None) -> Move:
-        return Move(item_id=item.item_id, member_id=member_id, phase=phase, risk=risk, lag=lag)
+    def move(member_id: MemberId, phase: MovePhase, lag: Lag | None = None) -> MoveUnderWay:
+        return MoveUnderWay(
+            item_id=item.item_id, member_id=member_id, phase=phase, risk=risk, lag=lag
+        )
 
     for member_id in replicas.missing:
         yield move(member_id, MovePhase.WAITING)

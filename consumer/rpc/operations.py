@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.state.drains import DrainProgress, Drains
-from broadsheet.allocator.whatif.moves import Move, MovePhase
+from broadsheet.allocator.whatif.moves import MovePhase, MoveUnderWay
+from broadsheet.consumer.rpc.metrics import register_drain
 from broadsheet.runtime.clock import Clock
 from broadsheet.wire.allocation_pb2 import ListOperationsResponse
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
@@ -38,18 +39,7 @@ class DrainWatch:
         self._member_id = member_id
         self._clock = clock
         self._drains = Drains()
-        left = Gauge(
-            "broadsheet_member_drain_shards_left",
-            "Shards that this member has still to hand over before it leaves; 0 if it does not leave.",
-            registry=registry,
-        )
-        eta = Gauge(
-            "broadsheet_member_drain_eta_seconds",
-            "Time until this member has handed all shards over; NaN: unknown, 0: it does not leave.",
-            registry=registry,
-        )
-        left.set_function(lambda: self._own().to_do)
-        eta.set_function(lambda: self._own().eta_s if self._own().eta_s >= 0 else math.nan)
+        register_drain(registry, self._own)
 
     def look(self) -> None:
         """Take a step of the mirror; an observer of the key space."""
@@ -86,7 +76,7 @@ def drain_progress(drain: DrainProgress) -> Progress:
     )
 
 
-def move_progress(move: Move) -> Progress:
+def move_progress(move: MoveUnderWay) -> Progress:
     """Return the message of a move, bytes: only a replica that catches up has any, as its member last reported."""
     progress = Progress(
         kind=ProgressKind.PROGRESS_KIND_MOVE,
@@ -107,7 +97,7 @@ def move_progress(move: Move) -> Progress:
 
 
 def operations_response(
-    moves: list[Move] | None, drains: Mapping[MemberId, Progress], *, revision: int
+    moves: list[MoveUnderWay] | None, drains: Mapping[MemberId, Progress], *, revision: int
 ) -> ListOperationsResponse:
     """Return the answer: drains, then moves.
 

@@ -177,6 +177,7 @@ class ForkHolding:
         )
         try:
             if not await self._succeeds(checkpoint):
+                await self._release_late(assignment)
                 _fail(
                     order,
                     SplitDelayedError(
@@ -226,6 +227,18 @@ class ForkHolding:
             except EtcdError as error:
                 _log.warning("split.release_waits", shard=self._shard.id, error=str(error))
                 await backoff.sleep()
+
+    async def _release_late(self, assignment: HeldKey) -> None:
+        # Its answer was lost, and it came behind the release. Holds are made one after the other, so none is in use.
+        found = await self._environment.etcd.get_range(
+            hold_key(self._environment.keys.root, self._shard.id)
+        )
+        for kv in found.kvs:
+            late = release_txn(self._environment.keys, self._shard.id, kv.value)
+            await self._environment.etcd.txn(
+                (assignment.unchanged, *late.compares), late.operations
+            )
+            _log.info("split.late_hold_released", shard=self._shard.id)
 
     async def _see_spec(self) -> None:
         """Wait until the mirror shows the spec that etcd has now: it says which keys are ours.

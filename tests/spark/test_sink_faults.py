@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -153,7 +154,8 @@ def test_driver_killed_at_each_step_of_the_commit(
     """A driver dies whole, its JVM and its Python, in the commit of a batch. Each life repeats the batch that the one
     before died in, commits it, and dies in the next one's commit, a step later; the last life is undisturbed.
     """
-    steps = ("started", "recorded", "acknowledged", "finished")
+    # A driver's life takes half a minute; `make nightly-sinks` tries all four steps.
+    steps = os.environ.get("SINK_STEPS", "started,acknowledged").split(",")
     files = len(steps) + 1
     write_input_files(tmp_path / "input", files, rows_per_file=ROWS_OF_BATCH)
 
@@ -166,7 +168,8 @@ def test_driver_killed_at_each_step_of_the_commit(
 
     assert missing_and_twice(spark, _published(topic), rows=files * ROWS_OF_BATCH) == (0, 0, 0)
     # The batch that died before its record was written twice, and those that died after it were not.
-    assert len(_published(topic, committed=False)) == (files + 1) * ROWS_OF_BATCH
+    written = files + steps.count("started")
+    assert len(_published(topic, committed=False)) == written * ROWS_OF_BATCH
 
 
 def test_speculative_copies_of_tasks(

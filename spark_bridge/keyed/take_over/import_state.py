@@ -194,9 +194,17 @@ class _Query:
     def _committed(self, batch_id: int | None) -> CommittedBatch:
         names = [row.name for row in self._logs("commits").select("name").collect()]
         number = last_committed(names, batch_id)
-        (offsets,) = self._logs("offsets").where(col("name") == str(number)).collect()
-        (commit,) = self._logs("commits").where(col("name") == str(number)).collect()
-        return committed_batch(number, offsets.value, commit.value)
+        return committed_batch(number, self._log("offsets", number), self._log("commits", number))
+
+    def _log(self, folder: str, number: int) -> str:
+        found = self._logs(folder).where(col("name") == str(number)).collect()
+        if not found:
+            raise StateImportError(
+                self._checkpoint,
+                f"it has no {folder}/{number}, which a checkpoint whose batch {number} is committed has: the copy is "
+                "not complete",
+            )
+        return str(found[0].value)
 
     def _check_stopped(self, batch_id: int | None) -> None:
         """Refuse what was read if the query has committed meanwhile."""

@@ -25,7 +25,12 @@ from broadsheet.allocator.ops import Put
 from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
 from broadsheet.security.auth import Capability, Claims, KeyedAuth
-from broadsheet.wire.allocation_pb2 import ApplyPlanRequest, ExplainRequest, PlanRequest
+from broadsheet.wire.allocation_pb2 import (
+    ApplyPlanRequest,
+    ExplainRequest,
+    ListOperationsRequest,
+    PlanRequest,
+)
 from broadsheet.wire.allocation_pb2_grpc import AllocationServiceStub
 from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
 from broadsheet.wire.labels import label_set, parse_selector, selector
@@ -125,6 +130,9 @@ HOPS = [
     _Hop("/broadsheet.v1.AllocationService/Plan", EVERYTHING, Capability.LIST, EVERYTHING),
     _Hop("/broadsheet.v1.AllocationService/ApplyPlan", EVERYTHING, Capability.APPLY, EVERYTHING),
     _Hop("/broadsheet.v1.StateService/ListReplicas", MINE, Capability.LIST, MINE),
+    _Hop(
+        "/broadsheet.v1.AllocationService/ListOperations", EVERYTHING, Capability.LIST, EVERYTHING
+    ),
 ]
 
 
@@ -143,6 +151,7 @@ def _calls(channel: grpc.aio.Channel) -> dict[str, Callable[..., Awaitable[Any]]
         HOPS[4].method: lambda **given: states.ListReplicas(
             ListReplicasRequest(member=str(RECORDER)), **given
         ),
+        HOPS[5].method: lambda **given: allocation.ListOperations(ListOperationsRequest(), **given),
     }
 
 

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.member.service import Service
@@ -155,6 +156,24 @@ async def test_split_whose_index_cannot_be_made_meanwhile_is_done_without(
     ):
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
+        await elastic.split(PARENT, journals)
+        await wait_for_primaries(client, CHILD)
+
+
+async def test_split_after_a_hold_that_came_late_is_done(
+    cluster: Cluster, journals: JournalClient, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """A hold whose answer was lost may come behind its release: it must not refuse every later attempt."""
+    await create_logs(journals, PARENT)
+    late = encode_hold(ForkHold(child=CHILD, attempt="late"))
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        await etcd.put(hold_key(cluster.root, PARENT), late)
         await elastic.split(PARENT, journals)
         await wait_for_primaries(client, CHILD)
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from broadsheet.allocator.errors import EtcdUnavailableError
-from broadsheet.consumer.recoverylog.player import Recovered
 from broadsheet.consumer.shard import live_shard
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.forking import stored_spec
-from broadsheet.consumer.shard.recovery import Recovery
 from broadsheet.testing.allocator.kernel.command import run_seed
 from broadsheet.testing.families import application
 from broadsheet.testing.families.run import FamilyScenario, families, simulate
 from broadsheet.testing.shards.scenario import ShardFault
-from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
 
 # Many runs a test: on a busy machine they take their time.
@@ -40,19 +36,6 @@ def test_family_is_exactly_once_while_its_shards_are_split(seed: int) -> None:
 
 def _child_keeps_intents(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(application, "drop_parents_intents", lambda _: None)
-
-
-def _parents_hints_are_rotated(patch: pytest.MonkeyPatch) -> None:
-    def careless(self: Recovery, recovered: Recovered, recorder: Any, hints: FSMHints) -> Any:
-        keeper = real(self, recovered, recorder, hints)
-        if recovered.log != hints.log:
-            parents = FSMHints(log=recovered.log, live_nodes=hints.live_nodes)
-            patch.setattr(keeper, "_recovered", parents)
-            patch.setattr(keeper, "_rotated", False)
-        return keeper
-
-    real = vars(Recovery)["_keeper"]
-    patch.setattr(Recovery, "_keeper", careless)
 
 
 OFTEN_STRUCK = FamilyScenario(
@@ -76,7 +59,6 @@ class Broken:
 
 BROKEN = [
     Broken(by=_child_keeps_intents, invariant="S6"),
-    Broken(by=_parents_hints_are_rotated, invariant="S0"),
 ]
 
 

@@ -163,14 +163,21 @@ class SqlStore:
             StoreUnavailableError: the database cannot be reached, or its locks were not released in time.
             StoreError: it cannot be used, or the application ended the transaction.
         """
-        if self._closed:
-            raise StoreClosedError(self._fqn)
+        self._check_not_destroyed()
         if self._open is None:
             self._commits.wait()
             self._open = self._begin()
+            # By another thread, which has found nothing to roll back.
+            self._check_not_destroyed()
         else:
             self._open.check_whole(self._dialect)
         return self._open.connection
+
+    def _check_not_destroyed(self) -> None:
+        """Raise StoreClosedError if the store is destroyed, and leave no lock."""
+        if self._closed:
+            self._drop_open()
+            raise StoreClosedError(self._fqn)
 
     def upsert(self, table: sa.Table, rows: object, *, set_: SetClause | None = None) -> None:
         """Insert a run of rows in the running transaction; rows whose primary key is there update it.
@@ -239,13 +246,18 @@ class SqlStore:
         """Commit the current transaction and `checkpoint` together, on a separate thread, after `wait_for`."""
         del shard
         txn, self._open = self._open, None
-        return self._commits.start(
-            CommitSteps(
-                write=partial(self._commit, txn, encoded(checkpoint)),
-                abandon=partial(_roll_back, txn),
-            ),
-            wait_for,
-        )
+        try:
+            return self._commits.start(
+                CommitSteps(
+                    write=partial(self._commit, txn, encoded(checkpoint)),
+                    abandon=partial(_roll_back, txn),
+                ),
+                wait_for,
+            )
+        except BaseException:
+            # Such as of a store that was destroyed meanwhile: its locks would hold the next life up.
+            _roll_back(txn)
+            raise
 
     def destroy(self) -> None:
         """Roll back, and return connections to the engine."""

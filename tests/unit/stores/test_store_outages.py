@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
-from broadsheet.consumer.errors import StoreError, StoreUnavailableError
+from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.stores import sql
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 
@@ -93,3 +98,48 @@ def test_file_that_an_older_process_holds_is_unavailable(tmp_path: Path) -> None
         with pytest.raises(StoreUnavailableError, match="locked by another process"):
             store.restore_checkpoint(shard)
     store.destroy()
+
+
+@pytest.fixture
+def destroyed_meanwhile(tmp_path: Path) -> Iterator[tuple[SqlStore, Engine]]:
+    """Yield a store of a SQLite file, and its engine; the file is free again in the end."""
+    shard = FixedShard("shard-1")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'states.db'}")
+    store = SqlStore(shard, engine)
+    store.restore_checkpoint(shard)
+    yield store, engine
+    successor = SqlStore(shard, engine, lock_wait_seconds=0.02)
+    successor.restore_checkpoint(shard)
+    successor.destroy()
+    engine.dispose()
+
+
+def test_store_that_is_destroyed_while_its_transaction_begins_leaves_no_lock(
+    destroyed_meanwhile: tuple[SqlStore, Engine],
+) -> None:
+    """A process is stopped on one thread while another begins: the next primary must not wait for its lock for ever."""
+    store, engine = destroyed_meanwhile
+
+    def destroys(*statement: object) -> None:
+        if "BEGIN IMMEDIATE" in statement:
+            store.destroy()
+
+    sa.event.listen(engine, "before_cursor_execute", destroys)
+    with pytest.raises(StoreClosedError):
+        _ = store.connection
+
+
+def test_store_that_is_destroyed_while_its_commit_starts_leaves_no_lock(
+    destroyed_meanwhile: tuple[SqlStore, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, one step later: the transaction is the store's no more, and not the commit's yet."""
+    store, _ = destroyed_meanwhile
+    assert store.connection.in_transaction()
+
+    def destroys(checkpoint: Checkpoint) -> EncodedCheckpoint:
+        store.destroy()
+        return encoded(checkpoint)
+
+    monkeypatch.setattr(sql, "encoded", destroys)
+    with pytest.raises(StoreClosedError):
+        store.start_commit(FixedShard("shard-1"), Checkpoint(), ())

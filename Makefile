@@ -14,7 +14,7 @@ BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
 # Tests wait for a good part of their time, so three at once keep two processors busy.
-TEST_JOBS ?= 4
+TEST_JOBS ?= 3
 SIMULATORS ?= allocator shards families
 DURATION ?= 600
 HOGS ?= 2
@@ -42,7 +42,7 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m broadsheet.examples.flights.demo
 
-test: setup ## run every tier that CI runs, in TEST_JOBS=4 processes, and list the 30 slowest tests
+test: setup ## run every tier that CI runs, in TEST_JOBS=3 processes, and list the 30 slowest tests
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup --durations=30
 
 test-fast: setup ## run what needs no server and no JVM

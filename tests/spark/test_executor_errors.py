@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 APPLICATION = "broadsheet.examples.flights.app:create"
-SECONDS_MAX = 45.0
+SECONDS_MAX = 85.0
 """Half of what a start waits at most; alone, each takes about two seconds."""
 ABSENT = """
 import sys

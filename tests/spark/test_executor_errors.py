@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 APPLICATION = "broadsheet.examples.flights.app:create"
 SECONDS_MAX = 85.0
-"""Half of what a start waits at most; alone, each takes about two seconds."""
+"""Less than what a start waits at most; alone, each takes about two seconds."""
 ABSENT = """
 import sys
 

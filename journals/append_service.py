@@ -104,7 +104,7 @@ class AppendService:
         self._room = asyncio.Event()
         self._room.set()
         self._has_room = True
-        """Whether `_room` is set."""
+        """The state of `_room`: True if it is set."""
         self._own_tasks: TaskGroup | None = None
 
     @property

@@ -172,7 +172,7 @@ class CommittedIndex:
         """Return the rows of one commit, and its checkpoint, for look-ups within the block.
 
         The checkpoint is a row that is written together with the others, so no lock is needed: a commit that the index
-        takes in meanwhile waits for nobody.
+        takes in meanwhile does not wait for the block.
         """
         with self.rows.snapshot() as rows:
             yield rows, stored_checkpoint(self._fqn, rows.get(_CHECKPOINT) or b"")

@@ -220,7 +220,7 @@ class RocksIndex:
         try:
             yield snapshot
         finally:
-            # Whoever still refers to it must not keep the database open.
+            # A reference that is left must not keep the database open.
             snapshot.drop()
 
     def write(self, rows: Rows) -> None:

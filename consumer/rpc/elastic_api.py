@@ -251,7 +251,7 @@ class PeerParentCaller:
     """Reaches the primary of a parent; implements `broadsheet.consumer.shard.environment.ParentCaller`."""
 
     def __init__(self, key_space: KeySpace, peers: Peers, auth: ClientAuth) -> None:
-        """Call nobody yet.
+        """Keep the arguments; no call is made yet.
 
         Args:
             key_space: Says which member is a shard's primary.

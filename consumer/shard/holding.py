@@ -182,7 +182,7 @@ class ForkHolding:
                     order,
                     SplitDelayedError(
                         f"shard {shard.id} does not rest for {order.hold.child}: the split was cancelled, the "
-                        "shard is assigned anew, or it rests for another attempt"
+                        "shard has another assignment, or it rests for another attempt"
                     ),
                 )
                 return

@@ -1,7 +1,7 @@
 """The end of a split: the shards that divided keys say that they have removed the rows of the others' keys.
 
-The store removes them in its own transactions. What is over is written into the split's record; whoever is the second
-of the two deletes it. A store that is none of `PurgingStore` has nothing to remove.
+The store removes them in its own transactions. The first shard that is done writes that into the split's record, the
+second deletes the record. A store that is none of `PurgingStore` has nothing to remove.
 """
 
 from __future__ import annotations

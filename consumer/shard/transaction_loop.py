@@ -156,7 +156,7 @@ class TransactionLoop:
         """Whether anything was given to `appends`: until then it has room, and nothing pending."""
         self._is_running = False
         self._has_begun = False
-        """Whether `services.begun` is done; once it is, it is not asked again."""
+        """True once `services.begun` is done; it is not asked again then."""
         self._started: StartedCommit | None = None
         """A commit that the machine has not ordered yet."""
         self._end: tx.Finish | tx.Fail | None = None

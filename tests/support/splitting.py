@@ -116,7 +116,7 @@ async def counts(resolvers: Sequence[ShardResolver], shard_id: str, end: int) ->
                 return {row["key"]: row["count"] for row in rows}
 
             return await resolution.call(shown)
-    raise AssertionError(f"nobody serves {shard_id}")
+    raise AssertionError(f"no member serves {shard_id}")
 
 
 def check_outputs(found: list[dict[str, Any]], sent: Counter[str]) -> None:

@@ -1,4 +1,4 @@
-"""What `shardctl doctor` asks of a Kafka that shards send into. Needs the extra `[kafka]`."""
+"""Checks of `shardctl doctor` on a Kafka that shards send into. Needs the extra `[kafka]`."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class LinkedParents:
     """Reaches the primaries of parents for one member; implements `ParentCaller`."""
 
     def __init__(self, cluster: FamilyCluster, member_id: MemberId) -> None:
-        """Call nobody yet.
+        """Keep the arguments; no call is made yet.
 
         Args:
             cluster: Has the members.

@@ -86,6 +86,8 @@ class ReplicaStatusWriter:
         """Why the replica cannot do its work at present; every status that is written says so."""
         self.unanswered_journal = ""
         """Whose appends are not answered, if that is why."""
+        self._written_over = 0
+        """The revision of the assignment that the last write was to replace."""
 
     async def tell_available(self) -> None:
         """Publish the present `unavailable` beside the present status. Retries until it is written."""
@@ -113,9 +115,12 @@ class ReplicaStatusWriter:
         wanted.CopyFrom(wanted_after(existing))
         wanted.unavailable = truncated(self.unavailable)
         wanted.unanswered_journal = self.unanswered_journal
-        if wanted == existing:
-            return True
         kv = observed.kv
+        # What a write was to replace may be replaced, though the mirror shows it: the write may have been cancelled, or
+        # its answer lost.
+        if wanted == existing and kv.mod_revision != self._written_over:
+            return True
+        self._written_over = kv.mod_revision
         put = Put(kv.key, wanted.SerializeToString(deterministic=True), ignore_lease=True)
         problem = "the assignment changed since it was observed"
         try:

@@ -699,7 +699,8 @@ class TransactionMachine:
             self._replay = tx.StartReplay(replay.journal, replay.begin, replay.end)
             self._out.append(self._replay)
         self.demand = InputDemand.REPLAY
-        self._arm(now)
+        # What it brings begins the transaction: a wake that is due has nothing to do before, and would tick for ever.
+        self._tick_at(self._running.next_decision(now))
 
     def _close_or_wait(self, now: float) -> None:
         running = self._running
@@ -744,6 +745,9 @@ class TransactionMachine:
         at = self._running.next_decision(now)
         if self._wake_at is not None and self._may_wake():
             at = self._wake_at
+        self._tick_at(at)
+
+    def _tick_at(self, at: float | None) -> None:
         if at is not None and at != self._timer:
             self._timer = at
             self._out.append(tx.SetTimer(at))

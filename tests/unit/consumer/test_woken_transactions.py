@@ -6,7 +6,7 @@ import pytest
 
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand
-from tests.support.message_batches import WrittenJournal, cont, single
+from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, kinds
 
 
@@ -72,3 +72,15 @@ def test_wake_after_the_end_of_input_is_left_to_the_next_life(end: tx.Event) -> 
     stage = Stage(wake_at=105.0)
 
     assert kinds(stage.on(end, later=9.0)) == [tx.Finish]
+
+
+def test_wake_that_is_due_waits_for_a_replay_without_ticking() -> None:
+    """A timer set to what is past rings at once, and again, for as long as the replay takes."""
+    journal = WrittenJournal()
+    stage = Stage(wake_at=105.0, ring_messages=1)
+    stage.on(tx.BatchRead(journal.batch(cont(10), cont(11), ack(12))))
+    assert stage.takes() is InputDemand.REPLAY
+
+    assert stage.on(tx.Ticked(), later=6.0) == ()
+
+    assert kinds(stage.on(tx.ReplayRead(journal.read(0, 10)))) == [tx.BeginTxn]

@@ -35,6 +35,15 @@ class ForkPhase(StrEnum):
     """Both serve their keys, and remove the rows of others."""
 
 
+class PurgeProgress(msgspec.Struct, frozen=True, array_like=True):
+    """The removal of foreign rows from one shard, by groups of keys."""
+
+    done: int
+    left: int
+    groups_per_second: float = 0.0
+    """Smoothed; 0: not known as yet."""
+
+
 class ForkRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A split that is not over."""
 
@@ -49,6 +58,10 @@ class ForkRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the parent's log, played by the child."""
     behind_bytes: int = 0
     """Of the parent's log, still to play."""
+    bytes_per_second: float = 0.0
+    """At which the child plays, smoothed; 0: not known as yet."""
+    purging: Mapping[str, PurgeProgress] = {}
+    """By shard, while it removes the rows of others."""
     purged: tuple[str, ...] = ()
     """Shards that have removed the rows of others."""
 

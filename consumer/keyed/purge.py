@@ -9,7 +9,7 @@ import msgspec
 
 from broadsheet.consumer.keyed.row_index import RowRange, RowSnapshot
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, STATE, TIMERS
-from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.key_range import GROUPS, KeyRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,19 @@ class Purge:
         if begin is None:
             return replace(self, begin=b"", is_over=True)
         return replace(self, begin=begin)
+
+    def groups(self) -> tuple[int, int]:
+        """Return how many foreign groups are done, and how many are left; a group has rows in two families."""
+        foreign = GROUPS - (self.owned.end - self.owned.begin)
+        if self.is_over:
+            return foreign, 0
+        if not self.begin:
+            return 0, foreign
+        family, group = self.begin[:1], int.from_bytes(self.begin[1 : 1 + GROUP_BYTES])
+        # Of this family: those below the owned range, and those above it that were passed.
+        passed = min(group, self.owned.begin) + max(0, group - self.owned.end)
+        done = (passed + foreign * (family != min(STATE, TIMERS))) // 2
+        return done, foreign - done
 
     def encode(self) -> bytes:
         """Return what the store keeps."""

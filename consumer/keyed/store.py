@@ -281,13 +281,15 @@ class KeyedStore:
             ranges.append((family + group_bytes(owned.end), after_prefix(family)))
         return [(begin, end) for begin, end in ranges if begin < end]
 
-    def is_purged(self, owned: KeyRange) -> bool:
-        """Report whether no rows of other groups are left, as of the last durable commit; on any thread.
+    def purged_groups(self, owned: KeyRange) -> tuple[int, int]:
+        """Return of how many other groups no rows are left, and how many are to do, as of the last durable commit.
+
+        On any thread.
 
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
-        return Purge.of(self._required().get_many([META + PURGED])[0], owned).is_over
+        return Purge.of(self._required().get_many([META + PURGED])[0], owned).groups()
 
     def meta(self, name: bytes) -> bytes | None:
         """Return what is kept of no key under a name."""

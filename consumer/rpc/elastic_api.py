@@ -23,11 +23,11 @@ from broadsheet.consumer.elastic.family import Ownership, is_fork
 from broadsheet.consumer.elastic.flip import HeldKey, begin_txn, cancel_txn
 from broadsheet.consumer.elastic.fork import (
     ForkHold,
-    ForkPhase,
     ForkRecord,
     decode_fork,
     forks_prefix,
 )
+from broadsheet.consumer.elastic.fork_progress import split_progress
 from broadsheet.consumer.elastic.split_plan import SplitPlan, SplitWish, plan_split
 from broadsheet.consumer.errors import ShardNotFoundError, SplitConflictError, SplitDelayedError
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
@@ -62,7 +62,6 @@ from broadsheet.wire.elastic_pb2 import (
 )
 from broadsheet.wire.key_range import GROUPS
 from broadsheet.wire.labels import FORK_OF, ID, label_set, selector, value_of
-from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 from broadsheet.wire.shard_pb2 import ShardSpec
 from broadsheet.wire.validation_shard import validate_shard_id
 
@@ -316,22 +315,11 @@ def _plan_answer(plan: SplitPlan) -> SplitShardResponse:
 
 
 def _split_of(child: str, record: ForkRecord) -> ListSplitsResponse.Split:
-    is_played = record.phase is not ForkPhase.PURGING
     return ListSplitsResponse.Split(
         parent=record.parent,
         child=child,
         given_begin=record.begin,
         given_end=record.end,
-        progress=Progress(
-            kind=ProgressKind.PROGRESS_KIND_SPLIT,
-            subject=child,
-            phase=record.phase.value,
-            done=record.done_bytes if is_played else len(record.purged),
-            to_do=record.behind_bytes if is_played else 2 - len(record.purged),
-            unit=ProgressUnit.PROGRESS_UNIT_BYTES
-            if is_played
-            else ProgressUnit.PROGRESS_UNIT_SHARDS,
-            eta_s=-1.0,
-        ),
+        progress=split_progress(child, record),
         reason=record.reason,
     )

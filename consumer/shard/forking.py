@@ -249,6 +249,7 @@ class Forking:
             reason=self._reason,
             done_bytes=progress.played_bytes,
             behind_bytes=progress.behind_bytes,
+            bytes_per_second=progress.bytes_per_second,
         )
         # A flip has another phase, which the child's replica does not take back.
         if after == record or record.phase is ForkPhase.PURGING:

@@ -1,12 +1,13 @@
 """The end of a split: the shards that divided keys say that they have removed the rows of the others' keys.
 
-The store removes them in its own transactions. The first shard that is done writes that into the split's record, the
-second deletes the record. A store that is none of `PurgingStore` has nothing to remove.
+The store removes them in its own transactions. How far each shard is stands in the split's record; the second one that
+is done deletes the record. A store that is none of `PurgingStore` has nothing to remove.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -16,7 +17,13 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.consumer.elastic.family import is_of_family
 from broadsheet.consumer.elastic.flip import HeldKey, progress_txn
-from broadsheet.consumer.elastic.fork import ForkPhase, decode_fork, forks_prefix
+from broadsheet.consumer.elastic.fork import (
+    ForkPhase,
+    ForkRecord,
+    PurgeProgress,
+    decode_fork,
+    forks_prefix,
+)
 from broadsheet.consumer.errors import StoreClosedError
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignedShard
@@ -24,6 +31,8 @@ from broadsheet.runtime.documents import DocumentError
 from broadsheet.wire.key_range import KeyRange, key_range_of
 
 LOOK_SECONDS = 1.0
+_WEIGHT = 0.3
+"""Of the newest rate in the smoothed one."""
 
 _log = structlog.get_logger()
 
@@ -32,13 +41,21 @@ _log = structlog.get_logger()
 class PurgingStore(Protocol):
     """A store that removes the rows of keys that its shard has given away."""
 
-    def is_purged(self, owned: KeyRange) -> bool:
-        """Report whether no rows of other groups are left, as of the last durable commit; on any thread.
+    def purged_groups(self, owned: KeyRange) -> tuple[int, int]:
+        """Return of how many other groups no rows are left, and how many are to do, as of the last durable commit.
+
+        On any thread.
 
         Raises:
             StoreClosedError: the store is not restored, or is destroyed.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_monotonic_seconds: float
+    progress: PurgeProgress
 
 
 class PurgeWatch:
@@ -54,6 +71,7 @@ class PurgeWatch:
         self._shard = shard
         self._environment = environment
         self._changed = asyncio.Event()
+        self._before: _Look | None = None
 
     def on_spec_changed(self) -> None:
         """Look again: a split may have been committed."""
@@ -77,19 +95,33 @@ class PurgeWatch:
     async def _is_told(self, store: object) -> bool:
         """Tell, if all is removed; return whether no split waits for this shard."""
         try:
-            if isinstance(store, PurgingStore) and not store.is_purged(
-                key_range_of(self._shard.spec.labels)
-            ):
-                return False
-            return await self._tell()
+            progress = None
+            if isinstance(store, PurgingStore):
+                owned = key_range_of(self._shard.spec.labels)
+                progress = self._observed(*store.purged_groups(owned))
+            return await self._tell(progress)
         except (EtcdError, DocumentError) as error:
             _log.info("split.purge_not_told", shard=self._shard.id, cause=str(error))
         except StoreClosedError:
             pass  # The attempt ends.
         return False
 
-    async def _tell(self) -> bool:
-        keys, shard_id, told = self._environment.keys, self._shard.id, True
+    def _observed(self, done: int, left: int) -> PurgeProgress | None:
+        """Return how far the removal is; None: it is over."""
+        now, before = self._environment.clock.monotonic_seconds(), self._before
+        rate = 0.0
+        if before is not None and done >= before.progress.done:
+            elapsed = now - before.at_monotonic_seconds
+            measured = (done - before.progress.done) / elapsed if elapsed > 0 else 0.0
+            smoothed = before.progress.groups_per_second or measured
+            rate = smoothed + _WEIGHT * (measured - smoothed)
+        progress = PurgeProgress(done, left, round(rate, 3))
+        self._before = _Look(now, progress)
+        return progress if left else None
+
+    async def _tell(self, progress: PurgeProgress | None) -> bool:
+        """Tell all splits that wait for this shard how far it is; return whether none waits any more."""
+        keys, shard_id, told = self._environment.keys, self._shard.id, progress is None
         prefix = forks_prefix(keys.root)
         found = await self._environment.etcd.get_range(prefix, prefix_range_end(prefix))
         for kv in found.kvs:
@@ -97,9 +129,17 @@ class PurgeWatch:
             is_ours = shard_id in (child, record.parent) and shard_id not in record.purged
             if not is_ours or record.phase is not ForkPhase.PURGING:
                 continue
-            after = msgspec.structs.replace(record, purged=(*record.purged, shard_id))
+            after = _after(record, shard_id, progress)
+            if after == record:
+                continue
             checkpoint = progress_txn(keys, child, kv, after, HeldKey.of(self._shard.assignment.kv))
             result = await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
             # Another shard may have written the record meanwhile.
             told = told and result.succeeded
         return told
+
+
+def _after(record: ForkRecord, shard_id: str, progress: PurgeProgress | None) -> ForkRecord:
+    if progress is None:
+        return msgspec.structs.replace(record, purged=(*record.purged, shard_id))
+    return msgspec.structs.replace(record, purging={**record.purging, shard_id: progress})

@@ -10,11 +10,11 @@ import click
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.members.progress import time_left
 from broadsheet.cli.names import MemberIds
 from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Yes, command_options, flag, option
 from broadsheet.cli.output.messages import confirm, counted, say
+from broadsheet.cli.output.operations import time_left
 from broadsheet.cli.plan import print_plan, require_members
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.consumer.errors import PlanNotAppliedError

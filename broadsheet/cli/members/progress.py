@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import click
 
@@ -12,12 +11,12 @@ from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options, flag
 from broadsheet.cli.output.documents import Output, OutputFormat, print_list
 from broadsheet.cli.output.messages import say
+from broadsheet.cli.output.operations import OPERATION_COLUMNS, changed_lines, operation_cells
 from broadsheet.consumer.client import AllocationClient
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.wire.allocation_pb2 import ListOperationsResponse
-from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind
 
-COLUMNS = ["OPERATION", "SUBJECT", "MEMBER", "PHASE", "DONE", "LEFT", "TIME LEFT"]
 LOOK_SECONDS = 1.0
 """Pause between two looks of --watch."""
 FAILED_LOOKS_MAX = 30
@@ -48,8 +47,8 @@ async def progress(connection: Connection, options: _ProgressOptions) -> None:
     async with connection.allocation() as client:
         found = await client.operations()
         _say_limits(found)
-        rows = map(progress_cells, found.operations)
-        print_list(options.output, "operations", found.operations, COLUMNS, rows)
+        rows = map(operation_cells, found.operations)
+        print_list(options.output, "operations", found.operations, OPERATION_COLUMNS, rows)
         if options.watch:
             await _watch(client, found)
 
@@ -63,7 +62,7 @@ def _say_limits(found: ListOperationsResponse) -> None:
 
 
 async def _watch(client: AllocationClient, found: ListOperationsResponse) -> None:
-    shown = {_key(each): progress_cells(each) for each in found.operations}
+    shown = {_key(each): operation_cells(each) for each in found.operations}
     failed = 0
     while shown or found.moves_unknown:
         await asyncio.sleep(LOOK_SECONDS)
@@ -76,7 +75,7 @@ async def _watch(client: AllocationClient, found: ListOperationsResponse) -> Non
                 raise
             continue
         failed = 0
-        now = {_key(each): progress_cells(each) for each in found.operations}
+        now = {_key(each): operation_cells(each) for each in found.operations}
         for line in changed_lines(shown, now):
             click.echo(line)
         shown = now
@@ -84,46 +83,3 @@ async def _watch(client: AllocationClient, found: ListOperationsResponse) -> Non
 
 def _key(operation: Progress) -> tuple[int, str, str]:
     return operation.kind, operation.subject, operation.member
-
-
-def changed_lines(
-    shown: dict[tuple[int, str, str], list[str]], now: dict[tuple[int, str, str], list[str]]
-) -> Iterable[str]:
-    """Yield a line for each operation that began, changed or ended."""
-    for key, cells in now.items():
-        if shown.get(key) != cells:
-            yield "  ".join(cells)
-    for key in shown.keys() - now.keys():
-        yield "  ".join([*shown[key][:3], "over"])
-
-
-def progress_cells(operation: Progress) -> list[str]:
-    """Return an operation's cells below `COLUMNS`."""
-    kind = ProgressKind.Name(operation.kind).removeprefix("PROGRESS_KIND_").lower()
-    # A move's `done` is known to the replica alone.
-    has_done = operation.kind != ProgressKind.PROGRESS_KIND_MOVE
-    return [
-        kind,
-        operation.subject,
-        operation.member,
-        operation.phase,
-        _amount(operation.done, operation.unit) if has_done else "?",
-        _amount(operation.to_do, operation.unit),
-        time_left(operation),
-    ]
-
-
-def _amount(count: int, unit: ProgressUnit.ValueType) -> str:
-    if count < 0:
-        return "?"
-    return f"{count:,} {ProgressUnit.Name(unit).removeprefix('PROGRESS_UNIT_').lower()}"
-
-
-def time_left(operation: Progress) -> str:
-    """Return how long an operation still takes, for people: `?` if that is unknown."""
-    seconds = operation.eta_s
-    if seconds < 0:
-        return "?"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

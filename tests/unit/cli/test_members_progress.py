@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broadsheet.cli.members.progress import changed_lines, progress_cells
+from broadsheet.cli.output.operations import changed_lines, operation_cells
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
 
@@ -19,7 +19,7 @@ def _drain(done: int, to_do: int, eta_s: float) -> Progress:
     )
 
 
-def test_progress_cells_show_what_is_unknown_as_that() -> None:
+def test_operation_cells_show_what_is_unknown_as_that() -> None:
     """A drain that has not begun has no time, and a move without a report neither bytes nor time."""
     move = Progress(
         kind=ProgressKind.PROGRESS_KIND_MOVE,
@@ -31,16 +31,16 @@ def test_progress_cells_show_what_is_unknown_as_that() -> None:
         member="a#two",
     )
 
-    assert progress_cells(_drain(1, 2, 8.0))[3:] == ["handing over", "1 shards", "2 shards", "8 s"]
-    assert progress_cells(_drain(0, 3, -1.0))[-1] == "?"
-    assert progress_cells(_drain(0, 3, 600.0))[-1] == "10 min"
-    assert progress_cells(move) == ["move", "shard-1", "a#two", "waiting", "?", "?", "?"]
+    assert operation_cells(_drain(1, 2, 8.0))[3:] == ["handing over", "1 shards", "2 shards", "8 s"]
+    assert operation_cells(_drain(0, 3, -1.0))[-1] == "?"
+    assert operation_cells(_drain(0, 3, 600.0))[-1] == "10 min"
+    assert operation_cells(move) == ["move", "shard-1", "a#two", "waiting", "?", "?", "?"]
 
 
 def test_watch_tells_what_changed_and_what_is_over() -> None:
     """What stays as it is makes no line, so that a script can wait for the ones that matter."""
     key = (int(ProgressKind.PROGRESS_KIND_DRAIN), "a#one", "a#one")
-    first, second = progress_cells(_drain(0, 2, -1.0)), progress_cells(_drain(1, 1, 3.0))
+    first, second = operation_cells(_drain(0, 2, -1.0)), operation_cells(_drain(1, 1, 3.0))
 
     assert list(changed_lines({key: first}, {key: first})) == []
     assert list(changed_lines({key: first}, {key: second})) == ["  ".join(second)]

@@ -1,0 +1,60 @@
+"""How far a split is, as a message. Pure."""
+
+from __future__ import annotations
+
+from broadsheet.consumer.elastic.fork import ForkPhase, ForkRecord
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
+
+UNKNOWN = -1
+
+
+def split_progress(child: str, record: ForkRecord) -> Progress:
+    """Return the progress of a split in its present phase.
+
+    following, holding   bytes of the parent's log, which the child plays
+    purging              groups of keys whose rows the parent and the child have still to remove, together
+
+    Args:
+        child: Id of the new shard.
+        record: Of the split.
+    """
+    if record.phase is ForkPhase.PURGING:
+        return _purging(child, record)
+    rate, left = record.bytes_per_second, record.behind_bytes
+    return Progress(
+        kind=ProgressKind.PROGRESS_KIND_SPLIT,
+        subject=child,
+        phase=record.phase.value,
+        done=record.done_bytes,
+        to_do=left,
+        unit=ProgressUnit.PROGRESS_UNIT_BYTES,
+        rate=rate,
+        eta_s=_seconds(left, rate),
+    )
+
+
+def _purging(child: str, record: ForkRecord) -> Progress:
+    waiting = {record.parent, child} - set(record.purged)
+    known = [each for shard_id, each in record.purging.items() if shard_id in waiting]
+    progress = Progress(
+        kind=ProgressKind.PROGRESS_KIND_SPLIT,
+        subject=child,
+        phase=record.phase.value,
+        done=sum(each.done for each in record.purging.values()),
+        to_do=sum(each.left for each in known),
+        unit=ProgressUnit.PROGRESS_UNIT_GROUPS,
+        rate=sum(each.groups_per_second for each in known),
+        # Each shard removes its own, at once.
+        eta_s=max((_seconds(each.left, each.groups_per_second) for each in known), default=0.0),
+    )
+    if len(known) < len(waiting):
+        progress.to_do = progress.eta_s = UNKNOWN
+    elif any(_seconds(each.left, each.groups_per_second) < 0 for each in known):
+        progress.eta_s = UNKNOWN
+    return progress
+
+
+def _seconds(left: int, rate: float) -> float:
+    if not left:
+        return 0.0
+    return left / rate if rate > 0 else UNKNOWN

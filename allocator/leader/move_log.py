@@ -11,6 +11,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.move_records import (
     Cause,
+    DecisionRecord,
     MoveLogEntry,
     encoded,
     entry_key,
@@ -93,14 +94,40 @@ class MoveLog:
         )
         if not moves:
             return None
-        entry = MoveLogEntry(
-            at_milliseconds=int(self._clock.wall_seconds() * 1000),
-            writer=self._writer,
-            epoch=epoch,
-            actor=cause.actor,
-            plan_id=cause.plan_id,
-            moves=moves,
+        return self._put(
+            MoveLogEntry(
+                at_milliseconds=self._now_milliseconds(),
+                writer=self._writer,
+                epoch=epoch,
+                actor=cause.actor,
+                plan_id=cause.plan_id,
+                moves=moves,
+            )
         )
+
+    def note_decision(self, decision: DecisionRecord, *, epoch: int) -> Put | None:
+        """Return the write that logs a decision; None if nothing is logged.
+
+        Args:
+            decision: To log.
+            epoch: The number of the leadership that decides.
+        """
+        if not self.is_kept:
+            return None
+        return self._put(
+            MoveLogEntry(
+                at_milliseconds=self._now_milliseconds(),
+                writer=self._writer,
+                epoch=epoch,
+                moves=(),
+                decision=decision,
+            )
+        )
+
+    def _now_milliseconds(self) -> int:
+        return int(self._clock.wall_seconds() * 1000)
+
+    def _put(self, entry: MoveLogEntry) -> Put:
         # Counted even if the transaction is refused, because the number need only be unique.
         self._written += 1
         self._unpruned += 1

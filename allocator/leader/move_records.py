@@ -1,6 +1,6 @@
-"""The move log's records: moves of replicas, with their time, reason and origin. Pure.
+"""The move log's records: moves of replicas and decisions to scale, with their time, reason and origin. Pure.
 
-    /broadsheet.v1{root}/moves/{milliseconds}-{writer}-{number}      one transaction's moves, as JSON
+    /broadsheet.v1{root}/moves/{milliseconds}-{writer}-{number}      one transaction's moves, or a decision, as JSON
 
 An entry is written by the transaction that it describes, so it exists if and only if that was applied, and its revision
 is the transaction's. `MoveLogPolicy` bounds the log. Keys sort by the writer's clock. A replica
@@ -69,8 +69,35 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
+class DecisionOutcome(Enum):
+    """What became of a decision to scale."""
+
+    ORDERED = "ordered"
+    """It is carried out."""
+    OBSERVED = "observed"
+    """Nothing is done, because the leader only observes."""
+    REFUSED = "refused"
+    """It cannot be carried out."""
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A decision to change the number of shards or members, with what it was decided on."""
+
+    action: str
+    """Such as `split` or `scale`."""
+    item: str = ""
+    """The item that it changes; empty: none, but the members."""
+    rule: str
+    """The rule that fired."""
+    inputs: dict[str, float]
+    """What the rule looked at, by name."""
+    outcome: DecisionOutcome
+    reason: str = ""
+    """Why it is refused."""
+
+
 class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The moves of one transaction. Unknown fields are ignored, so that a later version may add some."""
+    """The moves of one transaction, or a decision. Unknown fields are ignored, so that a later version may add some."""
 
     at_milliseconds: int
     """Since the Unix epoch, by the writer's clock."""
@@ -81,6 +108,8 @@ class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     actor: str = ""
     plan_id: str = ""
     moves: tuple[Move, ...]
+    decision: DecisionRecord | None = None
+    """Alone in its entry."""
 
 
 def moves_of(operations: Iterable[Operation], keys: Keys, reason: str) -> tuple[Move, ...]:

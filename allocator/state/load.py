@@ -60,6 +60,14 @@ class ReplicaLoad:
     """Bytes consumed a second."""
     cpu_ratio: float = 0.0
     """CPU seconds a second: 1 is one CPU kept busy."""
+    behind_seconds: float = 0.0
+    """How long the unread input takes at the present rate; 0 also for a replica that makes no progress."""
+    median_group: int = 0
+    """First group of keys of the upper half of the load; 0: unknown, or no group divides it."""
+    busiest_group_ratio: float = 0.0
+    """Part of the load that the busiest group of keys has; 0: unknown."""
+    state_bytes: int = 0
+    """Of keyed state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

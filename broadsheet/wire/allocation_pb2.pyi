@@ -164,6 +164,8 @@ class _MoveKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveKind.Val
     """A member lost it."""
     MOVE_KIND_SHIFT: _MoveKind.ValueType  # 5
     """A standby changed its slot, or a primary became a standby."""
+    MOVE_KIND_DECISION: _MoveKind.ValueType  # 6
+    """No replica moved: the leader decided to change the number of shards or members. See `decision`."""
 
 class MoveKind(_MoveKind, metaclass=_MoveKindEnumTypeWrapper):
     """MoveKind is what happened to a replica."""
@@ -179,7 +181,35 @@ MOVE_KIND_REMOVE: MoveKind.ValueType  # 4
 """A member lost it."""
 MOVE_KIND_SHIFT: MoveKind.ValueType  # 5
 """A standby changed its slot, or a primary became a standby."""
+MOVE_KIND_DECISION: MoveKind.ValueType  # 6
+"""No replica moved: the leader decided to change the number of shards or members. See `decision`."""
 Global___MoveKind: _TypeAlias = MoveKind  # noqa: Y015
+
+class _DecisionOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DecisionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DecisionOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DECISION_OUTCOME_UNSPECIFIED: _DecisionOutcome.ValueType  # 0
+    DECISION_OUTCOME_ORDERED: _DecisionOutcome.ValueType  # 1
+    """It is carried out."""
+    DECISION_OUTCOME_OBSERVED: _DecisionOutcome.ValueType  # 2
+    """Nothing is done, because the leader only observes."""
+    DECISION_OUTCOME_REFUSED: _DecisionOutcome.ValueType  # 3
+    """It cannot be carried out."""
+
+class DecisionOutcome(_DecisionOutcome, metaclass=_DecisionOutcomeEnumTypeWrapper):
+    """DecisionOutcome is what became of a decision."""
+
+DECISION_OUTCOME_UNSPECIFIED: DecisionOutcome.ValueType  # 0
+DECISION_OUTCOME_ORDERED: DecisionOutcome.ValueType  # 1
+"""It is carried out."""
+DECISION_OUTCOME_OBSERVED: DecisionOutcome.ValueType  # 2
+"""Nothing is done, because the leader only observes."""
+DECISION_OUTCOME_REFUSED: DecisionOutcome.ValueType  # 3
+"""It cannot be carried out."""
+Global___DecisionOutcome: _TypeAlias = DecisionOutcome  # noqa: Y015
 
 @_typing.final
 class PlanRequest(_message.Message):
@@ -586,6 +616,65 @@ class ExplainResponse(_message.Message):
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
 
 @_typing.final
+class ScalingDecision(_message.Message):
+    """ScalingDecision is what the leader decided, and on what."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class InputsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """`split`, `merge`, `scale` the members, or `warn` of what cannot be scaled."""
+    rule: _builtins.str
+    """The rule that fired."""
+    outcome: Global___DecisionOutcome.ValueType
+    reason: _builtins.str
+    """Why it is refused."""
+    @_builtins.property
+    def inputs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What the rule looked at, by name. Ratios of CPUs, seconds, bytes and counts, as the names say."""
+
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        rule: _builtins.str = ...,
+        inputs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        outcome: Global___DecisionOutcome.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "inputs", b"inputs", "outcome", b"outcome", "reason", b"reason", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScalingDecision: _TypeAlias = ScalingDecision  # noqa: Y015
+
+@_typing.final
 class ListMovesRequest(_message.Message):
     """ListMovesRequest selects moves."""
 
@@ -655,7 +744,7 @@ Global___ListMovesResponse: _TypeAlias = ListMovesResponse  # noqa: Y015
 
 @_typing.final
 class ShardMove(_message.Message):
-    """ShardMove is one thing that was done to one replica."""
+    """ShardMove is one thing that was done to one replica, or a decision to change the number of shards or members."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -671,6 +760,7 @@ class ShardMove(_message.Message):
     ACTOR_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     kind: Global___MoveKind.ValueType
     member: _builtins.str
@@ -682,7 +772,9 @@ class ShardMove(_message.Message):
     revision: _builtins.int
     """Of etcd, of the transaction."""
     reason: _builtins.str
-    """What was at stake: uncovered, under-replicated, single-zone, draining, balance, deleted, unassigned or stalled."""
+    """What was at stake: uncovered, under-replicated, single-zone, draining, balance, deleted, unassigned or stalled.
+    Of a decision, its rule.
+    """
     plan_id: _builtins.str
     """The plan that an operator had applied; empty: the leader decided by itself."""
     actor: _builtins.str
@@ -694,6 +786,12 @@ class ShardMove(_message.Message):
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """By the clock of the member that did it."""
+
+    @_builtins.property
+    def decision(self) -> Global___ScalingDecision:
+        """Only of `MOVE_KIND_DECISION`, whose `member` is empty, whose slots are -1, and whose `shard` is empty if it is about
+        members.
+        """
 
     def __init__(
         self,
@@ -710,10 +808,11 @@ class ShardMove(_message.Message):
         actor: _builtins.str = ...,
         writer: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        decision: Global___ScalingDecision | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "epoch", b"epoch", "from_slot", b"from_slot", "kind", b"kind", "member", b"member", "plan_id", b"plan_id", "reason", b"reason", "revision", b"revision", "shard", b"shard", "slot", b"slot", "time", b"time", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "decision", b"decision", "epoch", b"epoch", "from_slot", b"from_slot", "kind", b"kind", "member", b"member", "plan_id", b"plan_id", "reason", b"reason", "revision", b"revision", "shard", b"shard", "slot", b"slot", "time", b"time", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

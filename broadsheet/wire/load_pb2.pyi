@@ -37,22 +37,38 @@ class MemberLoad(_message.Message):
         SHARD_ID_FIELD_NUMBER: _builtins.int
         BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
         CPU_SECONDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+        BEHIND_SECONDS_FIELD_NUMBER: _builtins.int
+        MEDIAN_GROUP_FIELD_NUMBER: _builtins.int
+        BUSIEST_GROUP_RATIO_FIELD_NUMBER: _builtins.int
+        STATE_BYTES_FIELD_NUMBER: _builtins.int
         shard_id: _builtins.str
         """Id of the shard."""
         bytes_per_second: _builtins.float
         """Bytes of journals consumed a second, by completed transactions. From 0."""
         cpu_seconds_per_second: _builtins.float
         """CPU seconds that the shard's thread took a second. From 0; 1 is one CPU kept busy."""
+        behind_seconds: _builtins.float
+        """Of a primary: how long its unread input takes at its present rate, seconds from 0. 0 also if it does not get on."""
+        median_group: _builtins.int
+        """Of a primary with keyed state: the first group of the upper half of its load. 0: unknown, or no group divides it."""
+        busiest_group_ratio: _builtins.float
+        """The part of its load that its busiest group has, 0 to 1. 0: unknown."""
+        state_bytes: _builtins.int
+        """Of a primary with keyed state: bytes of it, about."""
         def __init__(
             self,
             *,
             shard_id: _builtins.str = ...,
             bytes_per_second: _builtins.float = ...,
             cpu_seconds_per_second: _builtins.float = ...,
+            behind_seconds: _builtins.float = ...,
+            median_group: _builtins.int = ...,
+            busiest_group_ratio: _builtins.float = ...,
+            state_bytes: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "cpu_seconds_per_second", b"cpu_seconds_per_second", "shard_id", b"shard_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_seconds", b"behind_seconds", "busiest_group_ratio", b"busiest_group_ratio", "bytes_per_second", b"bytes_per_second", "cpu_seconds_per_second", b"cpu_seconds_per_second", "median_group", b"median_group", "shard_id", b"shard_id", "state_bytes", b"state_bytes"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -372,6 +372,7 @@ class KeyedRun:
             return
         places = [place_of(key) for key in rows.keys]
         self._store.prefetch(places)
+        self._store.count_rows(places, rows.ends)
         time, current = self._time(), self._current
         by_key = rows_by_key(rows, self._make_rows)
         for place, (key, value, of_key) in zip(places, by_key, strict=True):

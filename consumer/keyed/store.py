@@ -20,10 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
 import structlog
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.elastic.fork import drop_parents_intents
+from broadsheet.consumer.elastic.group_load import Counts
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.keyed.committed_index import CommittedIndex, CommittedRowsView
 from broadsheet.consumer.keyed.entry_index import EntryIndex
@@ -51,6 +53,7 @@ from broadsheet.consumer.keyed.row_index import (
 from broadsheet.consumer.keyed.state_rows import (
     DUE,
     FILED,
+    GROUP_BYTES,
     META,
     STATE,
     TIMERS,
@@ -68,7 +71,7 @@ from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whol
 from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.runtime.op_future import OpFuture
-from broadsheet.wire.key_range import ALL_KEYS, KeyRange, group_of
+from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange, group_of
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
@@ -139,6 +142,7 @@ class KeyedStore:
         self._index: CommittedIndex | None = None
         self._failure: BaseException | None = None
         self._closed = False
+        self._group_rows: Counts | None = None
         self.owned = ALL_KEYS
         """Groups whose rows count; rows of others, which a split has given away, are removed in time."""
         self._begin(MemoryIndex())
@@ -217,6 +221,26 @@ class KeyedStore:
             return
         wanted = [_name(place, suffix) for place in unknown for suffix in suffixes]
         self._cache.learn_keys(unknown, suffixes, self._required().get_many(wanted))
+
+    def count_rows(self, places: Sequence[bytes], ends: Sequence[int]) -> None:
+        """Count the rows of a transaction by group, if anybody asked for that.
+
+        Args:
+            places: Of its distinct keys, shape (K,).
+            ends: Where the rows of each key end, shape (K,).
+        """
+        if self._group_rows is None:
+            return
+        groups = np.frombuffer(b"".join(place[:GROUP_BYTES] for place in places), ">u2")
+        rows = np.diff(np.asarray(ends, np.int64), prepend=0)
+        # In place, because another thread may hold the counters.
+        np.add.at(self._group_rows, groups, rows)
+
+    def group_rows(self) -> Counts:
+        """Return the rows handled by group since the first call, shape (GROUPS,); on any thread."""
+        if self._group_rows is None:
+            self._group_rows = np.zeros(GROUPS, np.int64)
+        return self._group_rows.copy()
 
     @contextmanager
     def savepoint(self, place: bytes) -> Iterator[None]:

@@ -125,7 +125,14 @@ const rateText = (rate) => (rate === null || rate === undefined ? "–" : `${byt
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const timeText = (time) => new Date(time).toLocaleTimeString();
 const enumWord = (value, prefix) => (value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
-const kindWord = (move) => enumWord(move.kind, "MOVE_KIND_");
+const kindWord = (move) => move.decision?.action ?? enumWord(move.kind, "MOVE_KIND_");
+
+/** Why a move was made; of a decision also on what, and what became of it. */
+const reasonText = ({ decision, reason }) => {
+  if (!decision) return reason ?? "";
+  const inputs = Object.entries(decision.inputs ?? {}).sort().map(([name, value]) => `${name}=${+Number(value).toPrecision(4)}`).join(" ");
+  return `${decision.rule} (${inputs}), ${enumWord(decision.outcome, "DECISION_OUTCOME_")}${decision.reason ? `: ${decision.reason}` : ""}`;
+};
 /** Lag of a shard's replica on a member, bytes; null: nobody knows; undefined: not told yet. */
 const lagOf = (id, member) => cluster.lag.get(`${id} ${member}`)?.bytes;
 const primaryLag = (row) => cluster.progressOf(row)?.bytes;
@@ -308,19 +315,19 @@ function MovesView({ words, open }) {
   const columns = [
     { key: "time", title: "Time", track: "7rem", cell: (move) => timeText(move.time) },
     { key: "kind", title: "Move", track: "7rem", order: kindWord, cell: kindWord },
-    { key: "shard", title: "Shard", track: "minmax(8rem, 2fr)", order: (move) => move.shard, cell: (move) => html`<span class="id">${move.shard}</span>` },
-    { key: "member", title: "Member", track: "minmax(7rem, 1fr)", order: (move) => move.member, cell: (move) => move.member },
-    { key: "slot", title: "Slot", track: "5rem", cell: (move) => `${(move.fromSlot ?? 0) < 0 ? "–" : (move.fromSlot ?? 0)} → ${move.kind === "MOVE_KIND_REMOVE" ? "–" : (move.slot ?? 0)}` },
-    { key: "reason", title: "Because", track: "1fr", order: (move) => move.reason ?? "", cell: (move) => move.reason ?? "" },
+    { key: "shard", title: "Shard", track: "minmax(8rem, 2fr)", order: (move) => move.shard ?? "", cell: (move) => html`<span class="id">${move.shard ?? ""}</span>` },
+    { key: "member", title: "Member", track: "minmax(7rem, 1fr)", order: (move) => move.member ?? "", cell: (move) => move.member ?? "" },
+    { key: "slot", title: "Slot", track: "5rem", cell: (move) => move.decision ? "" : `${(move.fromSlot ?? 0) < 0 ? "–" : (move.fromSlot ?? 0)} → ${move.kind === "MOVE_KIND_REMOVE" ? "–" : (move.slot ?? 0)}` },
+    { key: "reason", title: "Because", track: "1fr", order: (move) => move.reason ?? "", cell: reasonText },
     { key: "actor", title: "By", track: "1fr", order: (move) => move.actor ?? "", cell: (move) => move.actor || move.writer },
   ];
   // Words may also be of the shard, because the same search is over all views.
-  const textOf = (move) => `${move.shard} ${move.member} ${move.reason} ${kindWord(move)} ${move.actor ?? ""}`.toLowerCase() + (cluster.shards.get(move.shard)?.text ?? "");
+  const textOf = (move) => `${move.shard ?? ""} ${move.member ?? ""} ${reasonText(move)} ${kindWord(move)} ${move.actor ?? ""}`.toLowerCase() + (cluster.shards.get(move.shard)?.text ?? "");
   const rows = cluster.moves.filter((move) => {
     const text = textOf(move);
     return words.every((word) => text.includes(word));
   });
-  return html`<${Table} name="Moves" columns=${columns} rows=${rows} onOpen=${(move) => open(move.shard)}
+  return html`<${Table} name="Moves" columns=${columns} rows=${rows} onOpen=${(move) => move.shard && open(move.shard)}
     keyOf=${(move) => `${move.revision} ${move.shard} ${move.kind} ${move.member}`} />`;
 }
 
@@ -474,7 +481,7 @@ function Details({ id, close, theme, confirm }) {
       <${Offsets} row=${row} told=${told.stat} />
       <h3>Moves</h3>
       ${moves.length
-        ? html`<ul class="plain">${moves.map((move) => html`<li key=${`${move.revision} ${move.kind} ${move.member}`}>${timeText(move.time)} ${kindWord(move)} ${move.member}: ${move.reason}${move.actor ? `, by ${move.actor}` : ""}</li>`)}</ul>`
+        ? html`<ul class="plain">${moves.map((move) => html`<li key=${`${move.revision} ${move.kind} ${move.member}`}>${timeText(move.time)} ${kindWord(move)} ${move.member ?? ""}: ${reasonText(move)}${move.actor ? `, by ${move.actor}` : ""}</li>`)}</ul>`
         : html`<p class="faint">None in the last hour.</p>`}
       <h3>Labels</h3>
       <p>${row.labels.length ? row.labels.map((label) => html`<code key=${label}>${label}</code> `) : html`<span class="faint">none</span>`}</p>

@@ -10,6 +10,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.elastic.scaling_policy import ScalingPolicy
 from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.member.load_report import CAPACITY_MAX
 from broadsheet.consumer.rpc.call_limits import CallBounds
@@ -40,6 +41,8 @@ _SHARDS_AT_LEAST = {
     "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would flood the log.
 }
 """Least values of `ShardConfig` that are not 0."""
+_SCALING_AT_LEAST = {"members_min": 1, "family_shards_min": 1, "family_shards_max": 1}
+"""Least values of `ScalingPolicy` that are not 0."""
 _SHARDS_ANY = frozenset({"publish_clock_delta_seconds"})
 """Fields of `ShardConfig` that may be negative."""
 
@@ -134,6 +137,8 @@ class MemberConfig:
     """Limits of each shard."""
     allocation: AllocationPolicy = field(default_factory=AllocationPolicy)
     """How shards are placed, and how fast they may move; the same on all members, because the leader uses its own."""
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    """When shards are split, and how many members are wanted; off by default. The same on all members, too."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -174,6 +179,7 @@ class MemberConfig:
             _require_at_least(value, f"calls.{each.name}", each.metadata["least"])
         _require_shards(self.shards)
         _require_policy(self.allocation)
+        _require_scaling(self.scaling)
         _require_keys(self.auth_keys, "auth_keys")
         _require_keys(self.broker_auth_keys, "broker_auth_keys")
         require_certificates(self.trust, self.tls)
@@ -286,6 +292,31 @@ def _require_policy(policy: AllocationPolicy) -> None:
         raise ValidationError(
             "allocation.loads.bucket_ratio",
             f"expected more than 1, got {policy.loads.bucket_ratio}",
+        )
+
+
+def _require_scaling(policy: ScalingPolicy) -> None:
+    for each in fields(policy):
+        value = getattr(policy, each.name)
+        if not isinstance(value, Enum):
+            _require_at_least(value, f"scaling.{each.name}", _SCALING_AT_LEAST.get(each.name, 0))
+    for name in ("sample_seconds", "busy_cpu_ratio", "member_cores"):
+        if not getattr(policy, name) > 0:
+            raise ValidationError(f"scaling.{name}", "expected more than 0, got 0")
+    # A split makes two shards of which each may be half as busy: below that they would be merged at once.
+    if not policy.idle_cpu_ratio <= policy.busy_cpu_ratio / 2:
+        raise ValidationError(
+            "scaling.idle_cpu_ratio",
+            f"expected at most half of busy_cpu_ratio, {policy.busy_cpu_ratio / 2:g}, got {policy.idle_cpu_ratio:g}",
+        )
+    if not policy.members_slack_ratio < 1:
+        raise ValidationError(
+            "scaling.members_slack_ratio", f"expected less than 1, got {policy.members_slack_ratio}"
+        )
+    if policy.members_max and policy.members_max < policy.members_min:
+        raise ValidationError(
+            "scaling.members_max",
+            f"expected 0, or at least members_min, {policy.members_min}, got {policy.members_max}",
         )
 
 

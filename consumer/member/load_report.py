@@ -23,6 +23,7 @@ from broadsheet.allocator.state.load import (
     value_of,
 )
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.key_range import GROUPS
 from broadsheet.wire.load_pb2 import MemberLoad
 
 STEP_RATIO = 1.25
@@ -34,6 +35,21 @@ LAG_STEP_RATIO = 2.0
 LAG_BYTES_LEAST = 1 << 20
 """A standby that is behind by less than this counts as caught up."""
 CAPACITY_MAX = 1 << 40
+BEHIND_SECONDS_LEAST = 1.0
+STATE_STEP_RATIO = 2.0
+STATE_BYTES_LEAST = 1 << 20
+GROUP_STEP = GROUPS // 64
+"""A told median of the groups stays until the measured one is so far from it."""
+SHARE_STEP = 0.05
+"""The same of the busiest group's part."""
+
+
+_FROM_ZERO = (
+    "bytes_per_second",
+    "cpu_seconds_per_second",
+    "behind_seconds",
+    "busiest_group_ratio",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +58,20 @@ class Rounded:
 
     bytes_per_second: Bucket = None
     cpu_ratio: Bucket = None
+    behind_seconds: Bucket = None
+    state_bytes: Bucket = None
+    median_group: int = 0
+    busiest_group_ratio: float = 0.0
 
     def after(self, load: ReplicaLoad) -> Rounded:
         """Return the load to report once `load` is measured."""
+        is_near = (
+            self.median_group > 0
+            and load.median_group > 0
+            and abs(self.median_group - load.median_group) < GROUP_STEP
+        )
+        share = load.busiest_group_ratio
+        holds_share = share > 0.0 and abs(self.busiest_group_ratio - share) < SHARE_STEP
         return Rounded(
             held_bucket(
                 self.bytes_per_second,
@@ -53,6 +80,14 @@ class Rounded:
                 least=BYTES_PER_SECOND_LEAST,
             ),
             held_bucket(self.cpu_ratio, load.cpu_ratio, STEP_RATIO, least=CPU_RATIO_LEAST),
+            held_bucket(
+                self.behind_seconds, load.behind_seconds, STEP_RATIO, least=BEHIND_SECONDS_LEAST
+            ),
+            held_bucket(
+                self.state_bytes, load.state_bytes, STATE_STEP_RATIO, least=STATE_BYTES_LEAST
+            ),
+            self.median_group if is_near else load.median_group,
+            self.busiest_group_ratio if holds_share else share,
         )
 
 
@@ -96,6 +131,10 @@ class RoundedReport:
                 shard_id=item_id,
                 bytes_per_second=value_of(each.bytes_per_second, STEP_RATIO),
                 cpu_seconds_per_second=value_of(each.cpu_ratio, STEP_RATIO),
+                behind_seconds=value_of(each.behind_seconds, STEP_RATIO),
+                median_group=each.median_group,
+                busiest_group_ratio=each.busiest_group_ratio,
+                state_bytes=round(value_of(each.state_bytes, STATE_STEP_RATIO)),
             )
             for item_id, each in self.replicas.items()
             if each != Rounded()
@@ -129,17 +168,27 @@ def decode_report(value: bytes) -> MemberReport:
             "capacity", f"expected at most {CAPACITY_MAX}, got {message.capacity}"
         )
     for index, shard in enumerate(message.shards):
-        for name in ("bytes_per_second", "cpu_seconds_per_second"):
+        for name in _FROM_ZERO:
             rate = getattr(shard, name)
             if not (math.isfinite(rate) and rate >= 0.0):
                 raise ValidationError(
                     f"shards[{index}].{name}", f"expected a finite number from 0, got {rate}"
                 )
+        if shard.median_group >= GROUPS:
+            raise ValidationError(
+                f"shards[{index}].median_group",
+                f"expected 0 to {GROUPS - 1}, got {shard.median_group}",
+            )
     return MemberReport(
         capacity=message.capacity,
         replicas={
             ItemId(shard.shard_id): ReplicaLoad(
-                bytes_per_second=shard.bytes_per_second, cpu_ratio=shard.cpu_seconds_per_second
+                bytes_per_second=shard.bytes_per_second,
+                cpu_ratio=shard.cpu_seconds_per_second,
+                behind_seconds=shard.behind_seconds,
+                median_group=shard.median_group,
+                busiest_group_ratio=shard.busiest_group_ratio,
+                state_bytes=shard.state_bytes,
             )
             for shard in message.shards
         },

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -20,10 +20,15 @@ from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import LeaseId, Put
 from broadsheet.allocator.state.load import Lag, ReplicaLoad
+from broadsheet.consumer.elastic.group_load import UNKNOWN, Counts, GroupLoad
+from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.member.load_report import RoundedReport
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.progress import Usage
+from broadsheet.consumer.stores.keyed_queries import KeyedQueryStore
 from broadsheet.runtime.clock import Clock
+from broadsheet.wire.key_range import key_range_of
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 REPORT_SECONDS = 15.0
 """Time over which a rate is measured."""
@@ -44,6 +49,21 @@ class ReportedShard(Protocol):
         """Its lag; None unless it is a standby with a recovery log."""
         ...
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of its sources that its transactions have not read; 0 of a standby."""
+        ...
+
+    @property
+    def store(self) -> object | None:
+        """The store of a primary that serves."""
+        ...
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Its spec."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPolicy:
@@ -53,8 +73,19 @@ class ReportPolicy:
     """Load that this process can carry; 0: its limit."""
     measure: bool
     """Whether to tell what shards take."""
+    counts_groups: bool = False
+    """Whether to tell how keyed shards' load is spread over groups of keys, and how large their state is."""
     report_seconds: float = REPORT_SECONDS
     """Time over which a rate is measured."""
+
+
+@runtime_checkable
+class GroupCounter(Protocol):
+    """A store that counts the rows of groups of keys, once it is asked to."""
+
+    def group_rows(self) -> Counts:
+        """Return the rows handled since the first call, shape (GROUPS,); on any thread."""
+        ...
 
 
 class LoadReporter:
@@ -88,6 +119,7 @@ class LoadReporter:
         self._report = RoundedReport(capacity=policy.capacity)
         self._written = RoundedReport().encode()
         self._before: Mapping[ItemId, Usage] = {}
+        self._group_loads: dict[ItemId, GroupLoad] = {}
         self._looked_at_monotonic_seconds = clock.monotonic_seconds()
         self.looks = 0
         """Times that rates were measured."""
@@ -108,15 +140,48 @@ class LoadReporter:
         self.looks += 1
         now = self._clock.monotonic_seconds()
         elapsed = now - self._looked_at_monotonic_seconds
-        usages = {item_id: shard.usage for item_id, shard in self._shards().items()}
+        shards = self._shards()
+        usages = {item_id: shard.usage for item_id, shard in shards.items()}
         if elapsed > 0.0:
             loads = {
-                item_id: _rate(self._before[item_id], usage, elapsed)
-                for item_id, usage in usages.items()
+                item_id: self._with_groups(
+                    item_id,
+                    shards[item_id],
+                    _rate(self._before[item_id], shards[item_id], elapsed),
+                    elapsed,
+                )
+                for item_id in usages
                 if item_id in self._before
+            }
+            self._group_loads = {
+                item_id: each for item_id, each in self._group_loads.items() if item_id in loads
             }
             self._report = self._report.after(loads)
         self._before, self._looked_at_monotonic_seconds = usages, now
+
+    def _with_groups(
+        self, item_id: ItemId, shard: ReportedShard, load: ReplicaLoad, elapsed_seconds: float
+    ) -> ReplicaLoad:
+        """Add what is known of a primary's keys."""
+        store = shard.store
+        if not self._policy.counts_groups or store is None:
+            return load
+        spread, state_bytes = UNKNOWN, 0
+        try:
+            if isinstance(store, GroupCounter):
+                of_groups = self._group_loads.setdefault(item_id, GroupLoad())
+                of_groups.observe(store.group_rows(), elapsed_seconds)
+                spread = of_groups.summary(key_range_of(shard.spec.labels))
+            if isinstance(store, KeyedQueryStore):
+                state_bytes = store.counts().state_bytes
+        except StoreError:
+            pass  # It is destroyed at this moment.
+        return replace(
+            load,
+            median_group=spread.median_group,
+            busiest_group_ratio=spread.busiest_ratio,
+            state_bytes=state_bytes,
+        )
 
     async def _tell(self) -> None:
         value = self._report.encode()
@@ -131,10 +196,17 @@ class LoadReporter:
         self._written = value
 
 
-def _rate(before: Usage, now: Usage, elapsed_seconds: float) -> ReplicaLoad:
+def _rate(before: Usage, shard: ReportedShard, elapsed_seconds: float) -> ReplicaLoad:
     """Return the rate per second; an attempt that began meanwhile began at zero."""
+    now = shard.usage
     consumed, cpu = now.consumed_bytes, now.cpu_seconds
     if consumed >= before.consumed_bytes and cpu >= before.cpu_seconds:
         consumed -= before.consumed_bytes
         cpu -= before.cpu_seconds
-    return ReplicaLoad(bytes_per_second=consumed / elapsed_seconds, cpu_ratio=cpu / elapsed_seconds)
+    rate = consumed / elapsed_seconds
+    return ReplicaLoad(
+        bytes_per_second=rate,
+        cpu_ratio=cpu / elapsed_seconds,
+        # One that reads nothing fails, or waits for others: more shards would not help it.
+        behind_seconds=shard.unread_bytes / rate if rate > 0.0 else 0.0,
+    )

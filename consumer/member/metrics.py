@@ -1,8 +1,12 @@
-"""Metrics of a member: its peers, its broker, and the shards that its standbys took over."""
+"""Metrics of a member: its peers, its broker, the shards that its standbys took over, and how it scales as leader."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 
 class PeerMetrics:
@@ -47,3 +51,37 @@ def shards_taken_over(registry: CollectorRegistry) -> Counter:
         "Shards that standbys here took from primaries that were cut off from their brokers.",
         registry=registry,
     )
+
+
+class ScalingMetrics(Collector):
+    """Metrics of the autoscaler; the leader alone has the wanted members, so that no former leader's value is left."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Have a registry show them.
+
+        Args:
+            registry: Of Prometheus metrics.
+        """
+        self.wanted_members: int | None = None
+        """None: this member does not lead, or does not act on what it decides."""
+        self._decisions = Counter(
+            "broadsheet_scaling_decisions",
+            "Decisions of this member as leader to change the number of shards or members.",
+            ("action", "outcome"),
+            registry=registry,
+        )
+        registry.register(self)
+
+    def on_decided(self, action: str, outcome: str) -> None:
+        """Count a decision."""
+        self._decisions.labels(action, outcome).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present number, if there is one."""
+        family = GaugeMetricFamily(
+            "broadsheet_wanted_members",
+            "Members that the cluster's load needs; the leader has it, if it acts on its decisions.",
+        )
+        if self.wanted_members is not None:
+            family.add_metric((), self.wanted_members)
+        yield family

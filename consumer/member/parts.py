@@ -21,12 +21,15 @@ from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
+from broadsheet.consumer.client.elastic_client import ElasticClient
+from broadsheet.consumer.elastic.scaling_policy import ScalingMode
+from broadsheet.consumer.member.autoscaler import Autoscaler, MemberSplitter
 from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.member.failure_detector import FailureDetector
 from broadsheet.consumer.member.load_report import decode_report
-from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
+from broadsheet.consumer.member.load_reporter import REPORT_SECONDS, LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.registry.key_space import (
     ReplicaConsistency,
@@ -150,6 +153,7 @@ class MemberParts:
     standby_take_over: StandbyTakeOver | None
     """The same."""
     load_reporter: LoadReporter
+    autoscaler: Autoscaler
     move_log: MoveLog
     """Of what this member does without leading."""
     changes: ShardChangeLog
@@ -208,6 +212,7 @@ def compose(given: Surroundings) -> MemberParts:
         broker_watch=broker_watch,
         standby_take_over=_standby_take_over(given, membership, move_log, broker_watch),
         load_reporter=_load_reporter(given, membership, session, local_shards),
+        autoscaler=_autoscaler(given, membership, session),
         move_log=move_log,
         changes=changes,
         drains=drains,
@@ -407,14 +412,36 @@ def _session(given: Surroundings, membership: LocalMember) -> Session:
 def _load_reporter(
     given: Surroundings, membership: LocalMember, session: Session, local_shards: LocalShards
 ) -> LoadReporter:
+    config = given.config
+    scales = config.scaling.mode is not ScalingMode.OFF
     return LoadReporter(
         membership,
         lease=lambda: session.lease,
         shards=lambda: local_shards.shards,
         policy=ReportPolicy(
-            capacity=given.config.capacity, measure=given.config.allocation.loads.measure
+            capacity=config.capacity,
+            measure=config.allocation.loads.measure or scales,
+            counts_groups=scales,
+            report_seconds=config.scaling.sample_seconds if scales else REPORT_SECONDS,
         ),
         clock=given.clock,
+    )
+
+
+def _autoscaler(given: Surroundings, membership: LocalMember, session: Session) -> Autoscaler:
+    def client() -> ElasticClient:
+        member = membership.key_space.members[membership.member_id]
+        address = process_of(member).process_spec.endpoint
+        return ElasticClient(address, auth=_auth(given.config), tls=given.config.tls)
+
+    return Autoscaler(
+        membership,
+        fence=lambda: session.leadership.fence,
+        move_log=session.allocation.move_log,
+        splitter=MemberSplitter(client, given.journals),
+        policy=given.config.scaling,
+        clock=given.clock,
+        registry=given.registry,
     )
 
 

@@ -303,6 +303,8 @@ class MoveListing:
 
     def _may_see(self, shard_id: str, claims: Claims) -> bool:
         """Tell whether the caller's claims cover a shard; a deleted shard can be judged only by its id."""
+        if not shard_id:
+            return True  # A decision about members, which is of no shard.
         item = self._key_space.items.get(ItemId(shard_id))
         spec = ShardSpec(id=shard_id) if item is None else spec_of(item)
         return is_visible(spec, claims.selector)

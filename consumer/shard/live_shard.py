@@ -187,6 +187,11 @@ class LiveShard:
         return Lag(seconds if seconds is not None else math.inf, progress.behind_bytes)
 
     @property
+    def unread_bytes(self) -> int:
+        """Bytes of the sources that a primary's transactions have not read, as far as brokers told; 0 of a standby."""
+        return self._environment.metrics.lags.unread_bytes(self.fqn) if self.primary else 0
+
+    @property
     def recorded_bytes(self) -> int:
         """Bytes that the current attempt has recorded into its recovery log; 0 without one."""
         return self._recovery.recorded_bytes if self._recovery is not None else 0

@@ -119,6 +119,11 @@ class SourceLags(Collector):
             if (lag := lags.get(journal)) is not None:
                 lag.on_read(offset)
 
+    def unread_bytes(self, shard: str) -> int:
+        """Return the bytes of all sources that a primary has not read; 0 of a shard without a primary here."""
+        now = time.monotonic()
+        return sum(lag.measured(now)[0] for lag in self._lags.get(shard, {}).values())
+
     def forget(self, shard: str) -> None:
         """Drop the sources of a shard that is served no more: its next primary tells."""
         self._lags.pop(shard, None)

@@ -27,6 +27,7 @@ from typing import TypedDict
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.elastic.scaling_policy import ScalingPolicy
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.direct_fragments import DirectFragments
@@ -119,6 +120,7 @@ class MemberSettings(TypedDict, total=False):
     calls: CallBounds
     shards: ShardConfig
     allocation: AllocationPolicy
+    scaling: ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

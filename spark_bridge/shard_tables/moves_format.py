@@ -1,4 +1,4 @@
-"""The format "shard_moves": the log of moves, one row for each change of a replica.
+"""The format "shard_moves": the log of moves, one row for each change of a replica and each decision to scale.
 
     spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
 
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
+    DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -50,6 +52,8 @@ MOVES_TABLE: Final = StructType(
         StructField("actor", StringType()),
         StructField("writer", StringType()),
         StructField("epoch", LongType()),
+        StructField("outcome", StringType()),
+        StructField("inputs", MapType(StringType(), DoubleType())),
     ]
 )
 _KNOWN = ("shard", "member", "since")
@@ -137,22 +141,26 @@ async def _page(
 
 def move_row(move: ShardMove) -> dict[str, Any]:
     """Return a move's values by column."""
-    from broadsheet.consumer.registry.move_messages import KIND_NAMES
+    from broadsheet.consumer.registry.move_messages import OUTCOME_NAMES, move_name
 
+    is_decision = move.HasField("decision")
+    outcome = move.decision.outcome
     return {
         "time": move.time.ToDatetime(UTC),
         "revision": move.revision,
-        "shard_id": move.shard,
-        "move": KIND_NAMES.get(move.kind, str(move.kind)),
-        "zone": move.member.partition("#")[0],
-        "member": move.member,
-        "slot": move.slot,
+        "shard_id": move.shard or None,
+        "move": move_name(move),
+        "zone": move.member.partition("#")[0] or None,
+        "member": move.member or None,
+        "slot": move.slot if move.slot >= 0 else None,
         "from_slot": move.from_slot if move.from_slot >= 0 else None,
         "reason": move.reason,
         "plan_id": move.plan_id or None,
         "actor": move.actor or None,
         "writer": move.writer,
         "epoch": move.epoch,
+        "outcome": OUTCOME_NAMES.get(outcome, str(outcome)) if is_decision else None,
+        "inputs": dict(move.decision.inputs) if is_decision else None,
     }
 
 

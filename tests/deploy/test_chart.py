@@ -245,6 +245,36 @@ def test_autoscaler_moves_one_member_at_a_time_and_owns_their_number() -> None:
         assert other["spec"]["replicas"] >= 1
 
 
+def test_autoscaler_follows_the_wanted_members_and_keeps_them_if_nobody_tells() -> None:
+    """KEDA reads an absent metric as 0 unless it is told otherwise, and would stop nearly all members without a leader.
+    The members' own bounds are those of all zones together.
+    """
+    rendered = render(ALL)
+    scaled = rendered.of_kind("ScaledObject")
+    for each in scaled:
+        (trigger,) = each["spec"]["triggers"]
+        told = trigger["metadata"]
+        assert "broadsheet_wanted_members" in told["query"]
+        assert told["query"].endswith(f"/ {len(scaled)})")
+        assert (trigger["metricType"], told["threshold"]) == ("AverageValue", "1")
+        assert told["ignoreNullValues"] == "false"
+        target = rendered.named("StatefulSet", each["spec"]["scaleTargetRef"]["name"])
+        args = target["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert "--scaling=act" in args
+        assert f"--members-min={each['spec']['minReplicaCount'] * len(scaled)}" in args
+        assert f"--members-max={each['spec']['maxReplicaCount'] * len(scaled)}" in args
+
+
+def test_observing_autoscaler_changes_nothing() -> None:
+    """Members log what they would do; who starts them is as without."""
+    rendered = render({**LEAST, "autoscaling": {"enabled": True, "mode": "observe"}})
+    assert not rendered.of_kind("ScaledObject")
+    members = rendered.named("StatefulSet", NAME)
+    assert members["spec"]["replicas"] >= 1
+    args = members["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--scaling=observe" in args
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -27,6 +27,7 @@ from broadsheet.cli.fragment_options import FRAGMENTS
 from broadsheet.cli.numbers import PORT
 from broadsheet.cli.options import Group, argument, command_options, flag, option
 from broadsheet.cli.serve.shard_options import OPTION_OF_LIMIT, SHARD_OPTIONS
+from broadsheet.consumer.elastic.scaling_policy import ScalingMode, ScalingPolicy
 from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.rpc.call_limits import CallBounds
@@ -43,6 +44,7 @@ from broadsheet.serving.tracing import traces_option
 
 _DAY_SECONDS = 86_400.0
 _MOVE_LOG = MoveLogPolicy()
+_SCALING = ScalingPolicy()
 _OPTION_OF_FIELD: Final = {
     **{
         name: option_of(name)
@@ -74,6 +76,10 @@ _OPTION_OF_FIELD: Final = {
     "allocation.transition.drain_patience_seconds": "--drain-patience",
     "allocation.move_log.entries_max": "--move-log-entries",
     "allocation.move_log.age_seconds_max": "--move-log-days",
+    **{
+        f"scaling.{name}": option_of(name)
+        for name in ("members_min", "members_max", "member_cores", "family_shards_max")
+    },
     **ETCD_OPTIONS,
     "etcd.request_timeout_seconds": "--etcd-request-timeout",
     "etcd.connect_timeout_seconds": "--etcd-connect-timeout",
@@ -217,6 +223,42 @@ class PolicyOptions:
 
 
 @command_options
+class ScalingOptions:
+    """Rules by which the leader splits shards, and tells how many members are wanted."""
+
+    mode: str = option(
+        "Whether the leader splits busy shards and tells how many members are wanted; observe only logs what it would.",
+        "--scaling",
+        env="CONSUMER_SCALING",
+        type=click.Choice([each.value for each in ScalingMode]),
+        default=ScalingMode.OFF.value,
+    )
+    members_min: int = option("Least members that are wanted.", default=_SCALING.members_min)
+    members_max: int = option(
+        "Most members that are wanted; 0: their number is not decided.",
+        default=_SCALING.members_max,
+    )
+    member_cores: float = option(
+        "Cores that the shards of one member can keep busy: 1, if their callbacks are Python.",
+        default=_SCALING.member_cores,
+    )
+    family_shards_max: int = option(
+        "Most shards into which one may be split; 1: none is split.",
+        default=_SCALING.family_shards_max,
+    )
+
+    def policy(self) -> ScalingPolicy:
+        """Return the policy of the leader, whose bounds `MemberConfig` checks."""
+        return ScalingPolicy(
+            mode=ScalingMode(self.mode),
+            members_min=self.members_min,
+            members_max=self.members_max,
+            member_cores=self.member_cores,
+            family_shards_max=self.family_shards_max,
+        )
+
+
+@command_options
 class ServeOptions:
     """Options of `serve`."""
 
@@ -271,6 +313,7 @@ class ServeOptions:
         "The same while no other member stays; 0: it does not wait for one to join.", default=5.0
     )
     policy: PolicyOptions
+    scaling: ScalingOptions
     auth_keys: str = option(
         "Base64 keys of the members' tokens.",
         env="AUTH_KEYS",
@@ -390,6 +433,7 @@ class ServeOptions:
             calls=self.calls,
             shards=self.shards,
             allocation=self.policy.policy(),
+            scaling=self.scaling.policy(),
         )
 
 

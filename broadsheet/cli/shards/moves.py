@@ -1,4 +1,4 @@
-"""`shardctl shards moves`: the history of replicas, when each moved, why, and for whom."""
+"""`shardctl shards moves`: the history of replicas, when each moved, why, and for whom; and what was decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.cli.shards.selection import shard_of
-from broadsheet.consumer.registry.move_messages import KIND_NAMES
+from broadsheet.consumer.registry.move_messages import move_name, move_reason
 from broadsheet.wire.allocation_pb2 import ShardMove
 
 MOVE_COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "ACTOR"]
@@ -37,7 +37,8 @@ async def list_moves(connection: Connection, options: _MovesOptions) -> None:
     """Show the moves of replicas: of SHARD, or of all.
 
     Oldest first, from the beginning of the move log. A replica that ended with its member's lease is not in it; what
-    followed from that is.
+    followed from that is. Decisions of the autoscaler are, with their rules and inputs: also those that were only
+    observed, or refused.
 
     \b
     Examples:
@@ -63,9 +64,9 @@ async def list_moves(connection: Connection, options: _MovesOptions) -> None:
 
 
 def _move_row(move: ShardMove) -> list[str]:
-    slots = str(move.slot)
+    slots = str(move.slot) if move.slot >= 0 else ""
     if move.from_slot >= 0 and move.from_slot != move.slot:
         slots = f"{move.from_slot} > {move.slot}"
     at = move.time.ToDatetime(UTC).isoformat(timespec="milliseconds")
-    kind = KIND_NAMES.get(move.kind, str(move.kind))
-    return [at, move.shard, kind, move.member, slots, move.reason, move.plan_id, move.actor]
+    kind, reason = move_name(move), move_reason(move)
+    return [at, move.shard, kind, move.member, slots, reason, move.plan_id, move.actor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,26 @@ def test_report_survives_the_way_through_etcd() -> None:
     assert report.replicas[I].cpu_ratio == pytest.approx(0.4, rel=0.13)
 
 
+def test_report_tells_how_a_primary_is_behind_and_how_its_keys_share_its_load() -> None:
+    """The autoscaler needs them; a median and a share that waver are told as they were."""
+    load = ReplicaLoad(
+        behind_seconds=20.0, median_group=1000, busiest_group_ratio=0.5, state_bytes=50 << 20
+    )
+    told = RoundedReport().after({I: load})
+
+    found = decode_report(told.encode()).replicas[I]
+
+    assert found.behind_seconds == pytest.approx(20.0, rel=0.13)
+    assert (found.median_group, found.busiest_group_ratio) == (1000, 0.5)
+    assert found.state_bytes == pytest.approx(50 << 20, rel=0.5)
+    wavering = replace(load, median_group=1040, busiest_group_ratio=0.47)
+    assert told.after({I: wavering}).encode() == told.encode()
+    moved = decode_report(told.after({I: replace(load, median_group=1100)}).encode())
+    assert moved.replicas[I].median_group == 1100
+    unknown = replace(load, median_group=0, busiest_group_ratio=0.0)
+    assert decode_report(told.after({I: unknown}).encode()).replicas[I].median_group == 0
+
+
 def test_report_does_not_change_with_noise() -> None:
     """What is nearly as it was told is told again to the byte; twice as much is not."""
     told = RoundedReport().after({I: ReplicaLoad(bytes_per_second=5e6, cpu_ratio=0.4)})
@@ -99,6 +120,9 @@ def test_report_that_is_none_is_refused_by_field() -> None:
     )
     with pytest.raises(ValidationError, match=r"shards\[0\]\.cpu_seconds_per_second"):
         decode_report(bad.SerializeToString())
+    strange = MemberLoad(shards=[MemberLoad.ShardLoad(shard_id="s", median_group=4096)])
+    with pytest.raises(ValidationError, match=r"shards\[0\]\.median_group"):
+        decode_report(strange.SerializeToString())
     with pytest.raises(ValidationError, match="capacity: expected at most"):
         decode_report(MemberLoad(capacity=1 << 63).SerializeToString())
     assert decode_report(b"") == MemberReport()

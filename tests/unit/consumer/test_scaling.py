@@ -1,0 +1,159 @@
+"""What a new leader takes over of its predecessors' decisions, and how load by group of keys is summed up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from broadsheet.allocator.leader.move_records import DecisionOutcome, DecisionRecord
+from broadsheet.consumer.elastic.group_load import UNKNOWN, GroupLoad, GroupSummary, summary_of
+from broadsheet.consumer.elastic.scaling import (
+    ClusterSample,
+    ScalingAction,
+    ScalingRule,
+    ScalingState,
+    ShardSample,
+    decide,
+    refused,
+)
+from broadsheet.consumer.elastic.scaling_policy import ScalingMode, ScalingPolicy
+from broadsheet.consumer.member.autoscaler import PastDecision, state_of
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange
+
+POLICY = ScalingPolicy(mode=ScalingMode.ACT)
+BUSY = ShardSample(shard_id="a", family="a", owned=ALL_KEYS, cpu_ratio=0.9, median_group=100)
+
+
+def _sample(at: float, *shards: ShardSample, under_way: int = 0) -> ClusterSample:
+    cpu = sum(each.cpu_ratio for each in shards)
+    return ClusterSample(
+        at_seconds=at, shards=shards, cpu_ratio=cpu, members=2, under_way=under_way
+    )
+
+
+def _logged(
+    at: float, action: str, item: str = "a", *, rule: str = "busy-cpu", **inputs: float
+) -> PastDecision:
+    decision = DecisionRecord(
+        action=action, item=item, rule=rule, inputs=inputs, outcome=DecisionOutcome.ORDERED
+    )
+    return PastDecision(at_seconds=at, decision=decision)
+
+
+def test_new_leader_keeps_the_cool_down_and_the_wanted_members_of_the_log() -> None:
+    """The family of a shard that was split two minutes ago rests for three more, whoever leads; members are not lowered
+    to those that happen to be there.
+    """
+    log = [_logged(-500.0, "scale", "", members=5.0), _logged(-120.0, "split", "a-0800")]
+    state = state_of(log, {"a": "a", "a-0800": "a"})
+    policy = ScalingPolicy(mode=ScalingMode.ACT, members_max=8)
+    made = []
+    for at in range(0, 300, 5):
+        state, decisions = decide(_sample(at, BUSY), state, policy)
+        made += [(at, each.action) for each in decisions]
+    assert made == [(180, ScalingAction.SPLIT)]
+    assert state.wanted_members == 5
+
+
+def test_new_leader_repeats_no_refusal_within_the_hour_and_knows_what_fell_behind() -> None:
+    """Merges of a family that was split because it fell behind wait until it gets less."""
+    log = [
+        _logged(-9000.0, "split", rule="behind-and-growing", family_bytes_per_s=1e6),
+        PastDecision(
+            at_seconds=-1000.0,
+            decision=DecisionRecord(
+                action="split",
+                item="a",
+                rule="busy-cpu",
+                inputs={},
+                outcome=DecisionOutcome.REFUSED,
+                reason="no log",
+            ),
+        ),
+    ]
+    state = state_of(log, {"a": "a"})
+    assert state.behind_rates == {"a": 1e6}
+    state, decisions = decide(_sample(0.0, BUSY), state, POLICY)
+    state, decisions = decide(_sample(100.0, BUSY), state, POLICY)
+    assert not decisions
+    _, decisions = decide(_sample(2700.0, BUSY), state, POLICY)
+    assert [each.action for each in decisions] == [ScalingAction.SPLIT]
+
+
+def test_refused_change_starts_no_cool_down_and_is_not_decided_again_within_the_hour() -> None:
+    """Nothing was changed, so others of the family may be; the same one would be refused again."""
+    state, _ = decide(_sample(0.0, BUSY), ScalingState(), POLICY)
+    state, (split,) = decide(_sample(60.0, BUSY), state, POLICY)
+    assert (split.rule, split.at_group) == (ScalingRule.BUSY_CPU, 100)
+    state = refused(state, split)
+    assert (state.changes, state.told) == ((), ((60.0, "a"),))
+    for at in (65.0, 130.0, 500.0):
+        state, decisions = decide(_sample(at, BUSY), state, POLICY)
+        assert not decisions
+
+
+def test_nothing_is_changed_while_a_split_is_under_way() -> None:
+    """One change in the cluster at a time, also one that an operator ordered."""
+    state, _ = decide(_sample(0.0, BUSY), ScalingState(), POLICY)
+    state, decisions = decide(_sample(60.0, BUSY, under_way=1), state, POLICY)
+    assert not decisions
+    _, decisions = decide(_sample(65.0, BUSY), state, POLICY)
+    assert [each.action for each in decisions] == [ScalingAction.SPLIT]
+
+
+def test_idle_neighbours_are_named_for_a_merge_lower_one_first() -> None:
+    """Of two that touch and have little state; not of others."""
+    low = ShardSample(shard_id="b", family="f", owned=KeyRange(0, 1024), cpu_ratio=0.05)
+    high = ShardSample(shard_id="a", family="f", owned=KeyRange(1024, 2048), cpu_ratio=0.05)
+    large = ShardSample(
+        shard_id="c", family="f", owned=KeyRange(2048, GROUPS), state_bytes=65 << 20
+    )
+    shards = (large, high, low)
+    state, _ = decide(_sample(0.0, *shards), ScalingState(), POLICY)
+    _, (merge,) = decide(_sample(1800.0, *shards), state, POLICY)
+    assert (merge.action, merge.shard_id, merge.absorbed_id) == (ScalingAction.MERGE, "b", "a")
+
+
+def test_group_load_cuts_where_the_larger_half_is_least_and_names_the_busiest() -> None:
+    """Also if the busiest group is at a border of the range; with few rows nothing is known."""
+    rows = np.zeros(GROUPS)
+    rows[[10, 11, 12]] = 400.0, 400.0, 800.0
+    assert summary_of(rows, ALL_KEYS) == GroupSummary(12, 0.5)
+    assert summary_of(rows, KeyRange(11, 13)) == GroupSummary(12, 800 / 1200)
+    assert summary_of(rows, KeyRange(12, 13)) == UNKNOWN
+    rows[12] = 8000.0
+    assert summary_of(rows, KeyRange(12, 13)) == GroupSummary(0, 1.0)
+    assert summary_of(rows, KeyRange(12, GROUPS)) == GroupSummary(13, 1.0)
+
+
+def test_group_load_forgets_and_survives_an_attempt_that_begins_at_zero() -> None:
+    """Counters only grow within an attempt."""
+    load, counts = GroupLoad(), np.zeros(GROUPS, np.int64)
+    counts[5] = 4000
+    load.observe(counts, 60.0)
+    load.observe(counts, 60.0)
+    assert load.rows[5] == 2000.0
+    again = np.zeros(GROUPS, np.int64)
+    again[6] = 10
+    load.observe(again, 60.0)
+    assert (load.rows[5], load.rows[6]) == (1000.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"members_min": 0}, "scaling.members_min"),
+        ({"members_min": 3, "members_max": 2}, "scaling.members_max"),
+        ({"sample_seconds": 0.0}, "scaling.sample_seconds"),
+        ({"idle_cpu_ratio": 0.4}, "scaling.idle_cpu_ratio"),
+        ({"members_slack_ratio": 1.0}, "scaling.members_slack_ratio"),
+    ],
+)
+def test_policy_out_of_bounds_is_refused_by_name(change: dict[str, float], field: str) -> None:
+    """A policy that would flap, or never decide, does not start."""
+    policy = ScalingPolicy(**change)  # type: ignore[arg-type]  # Names of numbers.
+    with pytest.raises(ValidationError) as error:
+        MemberConfig(root="/r", suffix="member", broker_address="http://b:1", scaling=policy)
+    assert error.value.field_path == field

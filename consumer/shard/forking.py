@@ -29,7 +29,11 @@ from broadsheet.consumer.elastic.fork import (
     fork_key,
     mark_of,
 )
-from broadsheet.consumer.errors import ShardNotFoundError, SplitDelayedError
+from broadsheet.consumer.errors import (
+    AssignmentLostError,
+    ShardNotFoundError,
+    SplitDelayedError,
+)
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
@@ -97,6 +101,7 @@ class Forking:
         """Make the fork; return what keeps the hints of our own log, which is ours from now on.
 
         Raises:
+            AssignmentLostError: the split was cancelled.
             SplitDelayedError: the fork was not committed, and all is to be played again.
             ServiceError: a log or etcd cannot be used.
         """
@@ -177,7 +182,13 @@ class Forking:
         return time.monotonic() - began <= BEHIND_SECONDS_MAX
 
     async def _own_spec(self) -> tuple[ShardSpec, int]:
-        child, revision = await stored_spec(self._environment, self._shard.id)
+        try:
+            child, revision = await stored_spec(self._environment, self._shard.id)
+        except ShardNotFoundError as error:
+            # A cancelled split deletes its spec; that our assignment is gone too, the mirror shows a moment later.
+            raise AssignmentLostError(
+                f"shard {self._shard.id} was deleted: its split was cancelled"
+            ) from error
         if not is_fork(child):
             raise SplitDelayedError(
                 f"shard {self._shard.id} was committed before; it is recovered from its hints"

@@ -166,7 +166,9 @@ class ReplicaProgress(_message.Message):
 
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[_progress_pb2.Progress]:
-        """Longer operations that the replica carries out or takes part in."""
+        """Longer operations that the replica carries out or takes part in: the playback of its log, and a split; of that a
+        child following its parent's log, by bytes, and either shard removing the rows of the other's keys, by groups.
+        """
 
     @_builtins.property
     def keyed(self) -> Global___KeyedProgress:

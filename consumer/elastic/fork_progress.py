@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.elastic.fork import ForkPhase, ForkRecord
+from broadsheet.consumer.elastic.fork import ForkPhase, ForkRecord, PurgeProgress
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
 UNKNOWN = -1
+
+
+def purge_progress(shard_id: str, purge: PurgeProgress) -> Progress:
+    """Return how far one shard is with the rows of others, groups of keys.
+
+    Args:
+        shard_id: A parent, or a child.
+        purge: Of it.
+    """
+    return Progress(
+        kind=ProgressKind.PROGRESS_KIND_SPLIT,
+        subject=shard_id,
+        phase=ForkPhase.PURGING.value,
+        done=purge.done,
+        to_do=purge.left,
+        unit=ProgressUnit.PROGRESS_UNIT_GROUPS,
+        rate=purge.groups_per_second,
+        eta_s=_seconds(purge.left, purge.groups_per_second),
+    )
 
 
 def split_progress(child: str, record: ForkRecord) -> Progress:

@@ -144,12 +144,12 @@ export class Cluster {
   applyReplicas(member, answer) {
     const now = Date.now() / 1000;
     const told = new Set();
-    for (const { shard, behindBytes, slot, readThrough, publishAt, keyed } of answer.replicas ?? []) {
+    for (const { shard, behindBytes, slot, readThrough, publishAt, keyed, operations } of answer.replicas ?? []) {
       const bytes = Number(behindBytes ?? 0);
       const key = `${shard} ${member}`;
       const entry = this.lag.get(key) ?? { since: now, history: null, rates: null };
       const rate = rateOf(entry, readThrough ?? {}, now);
-      Object.assign(entry, { rate, at: now, member, bytes: bytes < 0 ? null : bytes, slot: slot ?? 0, readThrough: readThrough ?? {}, publishAt: publishAt ?? {}, keyed: keyed ?? null });
+      Object.assign(entry, { rate, at: now, member, bytes: bytes < 0 ? null : bytes, slot: slot ?? 0, readThrough: readThrough ?? {}, publishAt: publishAt ?? {}, keyed: keyed ?? null, operations: operations ?? [] });
       // Most replicas never lag, and need no history.
       if (entry.bytes > 0) entry.history ??= new History(entry.since);
       entry.history?.add(now, entry.bytes);

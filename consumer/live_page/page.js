@@ -469,6 +469,7 @@ function Details({ id, close, theme, confirm }) {
         <strong>${each.member}</strong><pre>${[...each.errors, each.unavailable].filter(Boolean).join("\n")}</pre></div>`)}
       ${row.refused && html`<p>${row.refused}</p>`}
       <${Explanation} row=${row} told=${told.explain} theme=${theme} />
+      <${Operations} row=${row} />
       <h3>Lag</h3>
       ${lag
         ? html`<p>${bytesText(lag.bytes)} for the primary to read; it reads ${rateText(lag.rate)}</p>
@@ -504,6 +505,23 @@ function Explanation({ row, told, theme }) {
         waits: ${enumWord(wait.reason, "WAIT_REASON_")}${wait.member ? ` of ${wait.member}` : ""}${wait.detail ? ` (${wait.detail})` : ""}</li>`)}</ul>`}
       ${(answer.notes ?? []).length > 0 && html`<ul class="plain">${answer.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>`}`}`;
 }
+
+/** Longer operations of a shard's replicas: how far each is, and how long the rest takes. */
+function Operations({ row }) {
+  const known = row.replicas.flatMap((replica) => (cluster.lag.get(`${row.id} ${replica.member}`)?.operations ?? []).map((each) => ({ ...each, member: replica.member })));
+  // A standby that has caught up follows its primary for as long as it lives.
+  const operations = known.filter((each) => each.kind !== "PROGRESS_KIND_PLAYBACK" || each.phase !== "following");
+  if (!operations.length) return null;
+  return html`<h3>Under way</h3>
+    <ul class="plain">${operations.map((each) => html`<li key=${`${each.kind} ${each.member}`}>${enumWord(each.kind, "PROGRESS_KIND_")} on ${each.member}, ${each.phase}: ${amountText(each.toDo, each.unit)} left, ${(each.etaS ?? 0) < 0 ? "time unknown" : `${Math.round(each.etaS ?? 0)} s`}</li>`)}</ul>`;
+}
+
+/** An amount with its unit; `?` if it is unknown. */
+const amountText = (count, unit) => {
+  const number = Number(count ?? 0);
+  if (number < 0) return "?";
+  return unit === "PROGRESS_UNIT_BYTES" ? bytesText(number) : `${number.toLocaleString("en")} ${enumWord(unit, "PROGRESS_UNIT_")}`;
+};
 
 /** What the keyed state of a primary amounts to, as its transactions left it. */
 function KeyedState({ keyed }) {

@@ -68,6 +68,7 @@ from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.replica_progress import operations_of
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.clock import Clock
@@ -378,13 +379,22 @@ def _local_shards(
         move_log=move_log,
         config=given.config.shards,
     )
-    return LocalShards(
+    local_shards = LocalShards(
         key_space,
         member_id=given.config.member_id,
         new_shard=lambda spec, assignment: LiveShard(spec, assignment, environment),
         group=given.shard_tasks,
         registry=given.registry,
     )
+    environment.metrics.operations.observe(
+        lambda: [
+            (shard.fqn, each)
+            # A copy, because Prometheus collects on a separate thread.
+            for shard in tuple(local_shards.shards.values())
+            for each in operations_of(shard)
+        ]
+    )
+    return local_shards
 
 
 def _session(given: Surroundings, membership: LocalMember) -> Session:

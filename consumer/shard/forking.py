@@ -25,10 +25,12 @@ from broadsheet.consumer.elastic.flip import Flip, HeldKey, Prepared, flip_txn, 
 from broadsheet.consumer.elastic.fork import (
     ForkHold,
     ForkPhase,
+    ForkRecord,
     decode_fork,
     fork_key,
     mark_of,
 )
+from broadsheet.consumer.elastic.fork_progress import split_progress
 from broadsheet.consumer.errors import (
     AssignmentLostError,
     ShardNotFoundError,
@@ -43,6 +45,7 @@ from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.errors import EndpointError, RpcFailedError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.elastic_pb2 import PrepareForkRequest
+from broadsheet.wire.progress_pb2 import Progress
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
 
@@ -96,6 +99,13 @@ class Forking:
         self._parent = parent
         self._phase = ForkPhase.FOLLOWING
         self._reason = ""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the split is: bytes of the parent's log."""
+        given = Ownership.of(self._shard.spec).owned
+        record = ForkRecord(parent=self._parent, begin=given.begin, end=given.end)
+        return split_progress(self._shard.id, self._told(record))
 
     async def commit(self) -> HintKeeper:
         """Make the fork; return what keeps the hints of our own log, which is ours from now on.
@@ -253,15 +263,7 @@ class Forking:
         if kv is None:
             return
         record = decode_fork(kv.value)
-        progress = self._recovery.progress
-        after = msgspec.structs.replace(
-            record,
-            phase=self._phase,
-            reason=self._reason,
-            done_bytes=progress.played_bytes,
-            behind_bytes=progress.behind_bytes,
-            bytes_per_second=progress.bytes_per_second,
-        )
+        after = self._told(record)
         # A flip has another phase, which the child's replica does not take back.
         if after == record or record.phase is ForkPhase.PURGING:
             return
@@ -273,6 +275,18 @@ class Forking:
             HeldKey.of(self._shard.assignment.kv),
         )
         await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
+
+    def _told(self, record: ForkRecord) -> ForkRecord:
+        """Return a record with what is known here."""
+        progress = self._recovery.progress
+        return msgspec.structs.replace(
+            record,
+            phase=self._phase,
+            reason=self._reason,
+            done_bytes=progress.played_bytes,
+            behind_bytes=progress.behind_bytes,
+            bytes_per_second=progress.bytes_per_second,
+        )
 
     async def _record(self) -> KeyValue | None:
         key = fork_key(self._environment.keys.root, self._shard.id)

@@ -68,6 +68,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.clock_watch import ClockWatch
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.labels import FORK_OF, value_of
+from broadsheet.wire.progress_pb2 import Progress
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 _log = structlog.get_logger()
@@ -93,6 +94,7 @@ class LiveShard:
         self._spec = spec
         self._assignment = assignment
         self._environment = environment
+        self._forking: Forking | None = None
         self._fqn = environment.keys.item(ItemId(spec.id)).decode()
         self._random = environment.new_random()
         self._status = ReplicaStatusWriter(
@@ -205,6 +207,12 @@ class LiveShard:
     def playback(self) -> PlaybackProgress | None:
         """Progress of the recovery log's playback; None without a log, or while none is played."""
         return self._recovery.progress if self._recovery is not None else None
+
+    @property
+    def split(self) -> Progress | None:
+        """How far a split is that this replica takes part in; None: there is none, or it has done its part."""
+        forking = self._forking
+        return self._attempt.purge if forking is None else forking.progress
 
     @property
     def store(self) -> Store | None:
@@ -455,7 +463,7 @@ class LiveShard:
     async def _fork_and_serve(
         self, recovery: Recovery, parent: str, telling: asyncio.Task[None]
     ) -> BaseException | None:
-        forking = Forking(self, self._environment, recovery, parent)
+        forking = self._forking = Forking(self, self._environment, recovery, parent)
         try:
             async with TaskGroup() as group:
                 group.start_soon(forking.report(), name=f"report fork {self.id}")
@@ -465,6 +473,7 @@ class LiveShard:
             self._attempt.terminal.set_result(error)
             return error
         finally:
+            self._forking = None
             telling.cancel()
 
         async def kept() -> HintKeeper:

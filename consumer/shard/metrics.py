@@ -5,9 +5,10 @@ Source: gazette/core consumer/metrics (names and phases).
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -24,6 +25,7 @@ from broadsheet.consumer.shard.transaction_events import (
 )
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.serving.tracing import tracing
+from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
 _FLAGS = {
     outcome: f"{flag}_TXN"
@@ -44,6 +46,8 @@ _PHASES = (
 """Of a transaction, and whether the next one waits for it."""
 _TXN_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a transaction that only commits to one as long as `max_txn_duration` usually allows, and beyond."""
+FOLLOWING: Final = "following"
+"""Phase of a playback that is at its log's head."""
 _SAMPLES_MAX = 64
 _SAMPLE_SECONDS_LEAST = 1.0
 """Samples of one source's write head, and the least time between two."""
@@ -149,6 +153,42 @@ class SourceLags(Collector):
                 behind_bytes.add_metric((shard, journal), measured[0])
                 behind_seconds.add_metric((shard, journal), measured[1])
         yield from (behind_bytes, behind_seconds)
+
+
+class OperationProgress(Collector):
+    """What is left of the longer operations of one process's replicas, computed when metrics are collected."""
+
+    def __init__(self) -> None:
+        self._operations: Callable[[], Iterable[tuple[str, Progress]]] = tuple
+
+    def observe(self, operations: Callable[[], Iterable[tuple[str, Progress]]]) -> None:
+        """Tell of these from now on, each with its shard's full name; called on the thread that collects."""
+        self._operations = operations
+
+    def collect(self) -> Iterator[Metric]:
+        """Return what is left at present. A standby that has caught up has nothing to tell."""
+        left = GaugeMetricFamily(
+            "broadsheet_shard_operation_left",
+            "What is left of the present phase of a playback or split; NaN: unknown.",
+            labels=("shard", "operation", "phase", "unit"),
+        )
+        eta = GaugeMetricFamily(
+            "broadsheet_shard_operation_eta_seconds",
+            "Time that this takes at the present rate; NaN: unknown.",
+            labels=("shard", "operation", "phase"),
+        )
+        for shard, each in self._operations():
+            kind = ProgressKind.Name(each.kind).removeprefix("PROGRESS_KIND_").lower()
+            if (each.kind, each.phase) == (ProgressKind.PROGRESS_KIND_PLAYBACK, FOLLOWING):
+                continue
+            unit = ProgressUnit.Name(each.unit).removeprefix("PROGRESS_UNIT_").lower()
+            left.add_metric((shard, kind, each.phase, unit), _or_nan(each.to_do))
+            eta.add_metric((shard, kind, each.phase), _or_nan(each.eta_s))
+        yield from (left, eta)
+
+
+def _or_nan(value: float) -> float:
+    return value if value >= 0 else math.nan
 
 
 class ReadAheadBytes(Collector):
@@ -350,6 +390,8 @@ class ShardMetrics:
         registry.register(self.lags)
         self.read_ahead = ReadAheadBytes()
         registry.register(self.read_ahead)
+        self.operations = OperationProgress()
+        registry.register(self.operations)
         self._totals = TxnTotals()
         registry.register(self._totals)
 

@@ -68,6 +68,7 @@ from broadsheet.runtime.formats import LaterFormatError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.key_range import key_range_of
 from broadsheet.wire.labels import KEY_BEGIN
+from broadsheet.wire.progress_pb2 import Progress as SplitProgress
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
@@ -194,6 +195,11 @@ class PrimaryAttempt:
         """Resources used so far."""
         cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
         return Usage(consumed_bytes=self._achievements.consumed_bytes, cpu_seconds=cpu_seconds)
+
+    @property
+    def purge(self) -> SplitProgress | None:
+        """How far the removal of rows is that a split has given away; None: there are none."""
+        return self._purge_watch.progress
 
     @property
     def activity(self) -> tx.Activity:

@@ -24,11 +24,13 @@ from broadsheet.consumer.elastic.fork import (
     decode_fork,
     forks_prefix,
 )
+from broadsheet.consumer.elastic.fork_progress import purge_progress
 from broadsheet.consumer.errors import StoreClosedError
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.wire.key_range import KeyRange, key_range_of
+from broadsheet.wire.progress_pb2 import Progress
 
 LOOK_SECONDS = 1.0
 _WEIGHT = 0.3
@@ -72,6 +74,13 @@ class PurgeWatch:
         self._environment = environment
         self._changed = asyncio.Event()
         self._before: _Look | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the removal of others' rows is; None: there are none as far as was looked."""
+        if self._before is None or not self._before.progress.left:
+            return None
+        return purge_progress(self._shard.id, self._before.progress)
 
     def on_spec_changed(self) -> None:
         """Look again: a split may have been committed."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.metrics import FOLLOWING
 from broadsheet.consumer.shard.stall_watch import write_heads
 from broadsheet.consumer.stores.keyed_queries import KeyedCounts, KeyedQueryStore
 from broadsheet.journals.client import JournalClient
@@ -49,6 +50,7 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         read_through=read_through,
         publish_at=publish_at,
         keyed=_keyed(shard),
+        operations=operations_of(shard),
     )
     # A head below the offset that was read belongs to another life of the journal: the difference
     # is not a lag.
@@ -100,7 +102,9 @@ def _journal(source: ShardSpec.Source) -> str:
 
 def _of_standby(shard: LiveShard) -> ReplicaProgress:
     """Return the progress of a replica that does not serve: a standby, or a primary that still recovers."""
-    progress = ReplicaProgress(shard=shard.id, slot=shard.assignment.slot)
+    progress = ReplicaProgress(
+        shard=shard.id, slot=shard.assignment.slot, operations=operations_of(shard)
+    )
     playback = shard.playback
     if playback is None:
         # Without a log there is no backlog, and a primary that is not ready has not begun.
@@ -109,8 +113,17 @@ def _of_standby(shard: LiveShard) -> ReplicaProgress:
     seconds = playback.behind_seconds
     progress.behind_bytes = playback.behind_bytes
     progress.behind_seconds = UNKNOWN if seconds is None else seconds
-    progress.operations.append(playback_progress(shard.id, playback))
     return progress
+
+
+def operations_of(shard: LiveShard) -> list[Progress]:
+    """Return the longer operations that a replica carries out: the playback of its log, and its part in a split."""
+    operations = []
+    if shard.playback is not None and not (shard.primary and shard.is_ready):
+        operations.append(playback_progress(shard.id, shard.playback))
+    if shard.split is not None:
+        operations.append(shard.split)
+    return operations
 
 
 def playback_progress(shard_id: str, playback: PlaybackProgress) -> Progress:
@@ -125,7 +138,7 @@ def playback_progress(shard_id: str, playback: PlaybackProgress) -> Progress:
         kind=ProgressKind.PROGRESS_KIND_PLAYBACK,
         subject=shard_id,
         # Behind the head a standby follows what the primary goes on to write.
-        phase="following" if playback.tailing else "playing",
+        phase=FOLLOWING if playback.tailing else "playing",
         done=playback.played_bytes,
         to_do=playback.behind_bytes,
         unit=ProgressUnit.PROGRESS_UNIT_BYTES,

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.client import ElasticClient, StateClient
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
@@ -24,6 +24,7 @@ from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.progress_pb2 import ProgressKind
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,
@@ -93,6 +94,31 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
             await elastic.cancel_split(CHILD)
 
 
+async def _tells_how_far_it_is(member: Service, elastic: ElasticClient, fqn: str) -> None:
+    """A split that follows is told by the service, by its replica and by the metrics: with one number."""
+
+    async def listed() -> bool:
+        (split,) = await elastic.splits()
+        return bool(split.progress.done)
+
+    await eventually(listed)
+    async with StateClient(member.address) as states:
+        listed_replicas = (await states.list_replicas()).replicas
+    (child,) = [each for each in listed_replicas if each.shard == CHILD]
+    of_kind = {each.kind: each for each in child.operations}
+    split = of_kind[ProgressKind.PROGRESS_KIND_SPLIT]
+    assert (split.subject, split.phase) == (CHILD, "following")
+    assert split.done > 0
+    labels = {
+        "shard": fqn,
+        "operation": "split",
+        "phase": "following",
+        "unit": "bytes",
+    }
+    left = member.registry.get_sample_value("broadsheet_shard_operation_left", labels)
+    assert left is not None
+
+
 async def test_split_of_large_state_rests_its_parent_only_when_the_index_is_there(
     cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +148,7 @@ async def test_split_of_large_state_rests_its_parent_only_when_the_index_is_ther
             await elastic.split(PARENT, journals)
             try:
                 await eventually(reached.is_set)
+                await _tells_how_far_it_is(one, elastic, f"{cluster.root}/items/{CHILD}")
                 for _ in range(5):
                     end = await producer.publish(SOURCE, KEYS)
                     await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,6 +44,7 @@ from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.json_columns import doubles_of, read_lines
 from broadsheet.journals.message.json_errors import why_not_json
 from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
+from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
 from broadsheet.spark_bridge.content.frames import is_message
 from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.content.registry import Inference, SparkContent, Tables
@@ -259,7 +260,7 @@ class JsonDecoder:
         self._zone = zone
         self._converters = {f.name: nullable(_converter(f, zone)) for f in columns.of_messages}
         self._readable = _readable_schema(columns.of_messages)
-        self._arrow_fields = to_arrow_schema(columns.of_messages, timezone="UTC")
+        self._arrow_fields = arrow_schema_of(columns.of_messages)
 
     @staticmethod
     def whole_bytes(data: bytes) -> int:
@@ -360,8 +361,7 @@ def _readable_schema(schema: StructType) -> pa.Schema | None:
     if not all(_is_readable(field.dataType) for field in schema):
         return None
     return pa.schema(
-        pa.field(field.name, _as_read(to_arrow_type(field.dataType, timezone="UTC")))
-        for field in schema
+        pa.field(field.name, _as_read(field.type)) for field in arrow_schema_of(schema)
     )
 
 

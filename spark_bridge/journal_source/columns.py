@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -21,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from broadsheet.journals.message.uuid import UNIX_EPOCH_TICKS
+from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.message_table import Offsets, table_of
 
@@ -81,7 +81,7 @@ class RowColumns:
 
     def arrow_schema(self) -> pa.Schema:
         """Return the columns in Spark's order."""
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return arrow_schema_of(self.schema)
 
     def batch(self, values: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
         """Return columns as a batch; those without values are null.

@@ -38,9 +38,10 @@ METADATA: Final = StructType(
 def batches_of(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield rows, which are dictionaries of values by column, as batches of `schema`."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
+
+    arrow_schema = arrow_schema_of(schema)
     for begin in range(0, len(rows), ROWS_PER_BATCH):
         part = rows[begin : begin + ROWS_PER_BATCH]
         yield pa.RecordBatch.from_pylist(list(part), schema=arrow_schema)

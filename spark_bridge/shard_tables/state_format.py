@@ -148,11 +148,10 @@ class ShardStateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Stream one shard's rows."""
         assert isinstance(partition, ShardPartition), "as planned"
-        from pyspark.sql.pandas.types import to_arrow_schema
-
+        from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
         from broadsheet.spark_bridge.shard_tables.state_scan import scan_batches
 
-        wanted: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = arrow_schema_of(self._schema)
         order = _order(self._options, partition.shard_id, partition.route, self._columns)
         for provenance, batch in scan_batches(order):
             yield fitted(batch, wanted, provenance)

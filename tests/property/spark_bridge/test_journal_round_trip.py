@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -33,6 +32,7 @@ from broadsheet.journals.content.arrow import ARROW_STREAM
 from broadsheet.journals.content.csv import CSV
 from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.message.uuid import Flags, new_producer_id
+from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_sink.writers import encoder_for
@@ -85,7 +85,7 @@ def frames(draw: st.DrawFn, *, nested: bool) -> tuple[StructType, pa.RecordBatch
     schema = StructType([StructField(name, kinds[name][0]) for name in names])
     row = st.fixed_dictionaries({name: st.none() | kinds[name][1] for name in names})
     rows = draw(st.lists(row, min_size=1, max_size=6))
-    return schema, pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema, timezone="UTC"))
+    return schema, pa.RecordBatch.from_pylist(rows, arrow_schema_of(schema))
 
 
 @pytest.mark.parametrize("content_type", [NDJSON, CSV, ARROW_STREAM])

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,6 +33,7 @@ from broadsheet.journals.content.csv import CSV
 from broadsheet.journals.content.json import NDJSON
 from broadsheet.journals.content.protobuf import PROTOBUF_FIXED
 from broadsheet.journals.message.row_errors import RowValueError
+from broadsheet.spark_bridge.arrow_schema import arrow_schema_of
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
@@ -98,7 +98,7 @@ def frames(draw: st.DrawFn, kinds: dict[str, Any], *, nulls: bool) -> tuple[Stru
     schema = StructType([StructField(name, kinds[name][0]) for name in names])
     drawn = {n: st.none() | kinds[n][1] if nulls else kinds[n][1] for n in names}
     rows = draw(st.lists(st.fixed_dictionaries(drawn), min_size=1, max_size=5))
-    batch = pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema, timezone="UTC"))
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema_of(schema))
     for index, name in enumerate(names):
         if isinstance(kinds[name][0], StringType) and draw(st.sampled_from([False, False, True])):
             bad = with_bad_text(batch.column(name), draw(st.integers(0, len(rows) - 1)))

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
         KafkaCluster as KafkaCluster,
         KafkaOutput as KafkaOutput,
     )
+    from broadsheet.consumer.elastic.scaling_policy import (
+        ScalingMode as ScalingMode,
+        ScalingPolicy as ScalingPolicy,
+    )
     from broadsheet.consumer.errors import ShardError as ShardError
     from broadsheet.consumer.member.config import MemberConfig as MemberConfig
     from broadsheet.consumer.member.service import run_member as run_member

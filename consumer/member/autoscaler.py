@@ -161,6 +161,9 @@ class Autoscaler:
             except EtcdError as error:
                 # Load and decisions are the same at the next sample.
                 _log.warning("autoscaler.sample_failed", cause=str(error))
+            except Exception:
+                # A member that died of it would pass it on to the next leader, until none is left.
+                _log.exception("autoscaler.sample_failed")
 
     async def step(self) -> None:
         """Take a sample and act on it, if this member leads.
@@ -250,13 +253,15 @@ class Autoscaler:
     async def _state_from_log(self) -> ScalingState:
         """Return what earlier leaders left: when they changed what, and how many members they wanted."""
         now, wall = self._clock.monotonic_seconds(), self._clock.wall_seconds()
+        kvs = await self._move_log.entries()
+        # The log may have thousands of entries, each with hundreds of moves.
+        logged = await asyncio.to_thread(_decisions, kvs)
         entries = [
             PastDecision(
-                at_seconds=now - max(0.0, wall - entry.at_milliseconds / _MILLISECONDS),
-                decision=entry.decision,
+                at_seconds=now - max(0.0, wall - at_milliseconds / _MILLISECONDS),
+                decision=decision,
             )
-            for entry in map(decoded_or_none, await self._move_log.entries())
-            if entry is not None and entry.decision is not None
+            for at_milliseconds, decision in logged
         ]
         return state_of(entries, {each.shard_id: each.family for each in self._shard_samples({})})
 
@@ -329,6 +334,15 @@ def state_of(entries: Sequence[PastDecision], families: Mapping[str, str]) -> Sc
             )
             state = state.with_change(entry.at_seconds, decision)
     return state
+
+
+def _decisions(kvs: Sequence[KeyValue]) -> list[tuple[int, DecisionRecord]]:
+    """Return the decisions of the log with their times, milliseconds since the Unix epoch."""
+    return [
+        (entry.at_milliseconds, entry.decision)
+        for entry in map(decoded_or_none, kvs)
+        if entry is not None and entry.decision is not None
+    ]
 
 
 def _decoded(prefix: bytes, kvs: Sequence[KeyValue]) -> dict[MemberId, MemberReport]:

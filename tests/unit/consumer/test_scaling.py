@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from broadsheet.allocator.leader.move_records import DecisionOutcome, DecisionRecord
+from broadsheet.allocator.leader.move_records import (
+    DecisionOutcome,
+    DecisionRecord,
+    MoveLogEntry,
+    encoded,
+)
+from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.elastic.group_load import UNKNOWN, GroupLoad, GroupSummary, summary_of
 from broadsheet.consumer.elastic.scaling import (
     ClusterSample,
@@ -19,6 +25,7 @@ from broadsheet.consumer.elastic.scaling import (
 from broadsheet.consumer.elastic.scaling_policy import ScalingMode, ScalingPolicy
 from broadsheet.consumer.member.autoscaler import PastDecision, state_of
 from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.consumer.registry.move_messages import move_name, move_reason, shard_moves
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange
 
@@ -31,6 +38,10 @@ def _sample(at: float, *shards: ShardSample, under_way: int = 0) -> ClusterSampl
     return ClusterSample(
         at_seconds=at, shards=shards, cpu_ratio=cpu, members=2, under_way=under_way
     )
+
+
+def _stored(value: bytes) -> KeyValue:
+    return KeyValue(key=b"k", value=value, create_revision=5, mod_revision=5, version=1, lease=0)
 
 
 def _logged(
@@ -139,6 +150,29 @@ def test_group_load_forgets_and_survives_an_attempt_that_begins_at_zero() -> Non
     again[6] = 10
     load.observe(again, 60.0)
     assert (load.rows[5], load.rows[6]) == (1000.0, 10.0)
+
+
+def test_decision_is_stored_and_listed_beside_moves_with_what_it_was_made_on() -> None:
+    """People read it in one line; an entry of moves alone is as it was, byte for byte."""
+    decision = DecisionRecord(
+        action="split",
+        item="a",
+        rule="busy-cpu",
+        inputs={"cpu": 0.81234, "behind_s": 3.0},
+        outcome=DecisionOutcome.REFUSED,
+        reason="shard a has no recovery log",
+    )
+    entry = MoveLogEntry(at_milliseconds=1000, writer="z#m", epoch=7, moves=(), decision=decision)
+    (move,) = shard_moves(_stored(encoded(entry)))
+
+    assert (move.shard, move.member, move.slot, move.from_slot) == ("a", "", -1, -1)
+    assert (move.revision, move.epoch, move.writer) == (5, 7, "z#m")
+    assert move_name(move) == "split"
+    assert move_reason(move) == (
+        "busy-cpu (behind_s=3 cpu=0.8123), refused: shard a has no recovery log"
+    )
+    plain = MoveLogEntry(at_milliseconds=1000, writer="z#m", moves=())
+    assert encoded(plain) == b'{"at_milliseconds":1000,"writer":"z#m","moves":[]}'
 
 
 @pytest.mark.parametrize(

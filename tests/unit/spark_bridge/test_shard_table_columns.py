@@ -26,7 +26,7 @@ from broadsheet.spark_bridge.shard_tables.moves_format import (
 )
 from broadsheet.spark_bridge.shard_tables.state_format import state_options
 from broadsheet.spark_bridge.shard_tables.state_scan import endpoints_of
-from broadsheet.wire.allocation_pb2 import MoveKind, ShardMove
+from broadsheet.wire.allocation_pb2 import DecisionOutcome, MoveKind, ScalingDecision, ShardMove
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 
 TABLE = StructType().add("key", StringType()).add("count", IntegerType())
@@ -124,6 +124,30 @@ def test_moves_fit_the_columns_they_are_declared_with() -> None:
     assert (row["move"], row["zone"], row["from_slot"]) == ("hand-over", "zone-a", None)
     assert row["actor"] is row["plan_id"] is None
     assert few.to_pylist() == [{"zone": "zone-a"}]
+
+
+def test_row_of_a_decision_has_its_rule_inputs_and_outcome_and_no_replica() -> None:
+    """It moved nothing; of members alone it names no shard, either."""
+    decision = ScalingDecision(
+        action="scale",
+        rule="members-busy",
+        inputs={"cpu": 2.5},
+        outcome=DecisionOutcome.DECISION_OUTCOME_OBSERVED,
+    )
+    move = ShardMove(
+        kind=MoveKind.MOVE_KIND_DECISION,
+        slot=-1,
+        from_slot=-1,
+        reason=decision.rule,
+        decision=decision,
+    )
+
+    (batch,) = batches_of([move_row(move)], MOVES_TABLE)
+
+    (row,) = batch.to_pylist()
+    assert (row["move"], row["reason"], row["outcome"]) == ("scale", "members-busy", "observed")
+    assert dict(row["inputs"]) == {"cpu": 2.5}
+    assert row["shard_id"] is row["zone"] is row["member"] is row["slot"] is None
 
 
 @pytest.mark.parametrize(

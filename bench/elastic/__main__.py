@@ -4,10 +4,16 @@
                `split_pause_max_s` are of the longest waits of a row, one of each trial, from when it was due to its
                committed answer; `split_calm_max_s` is the same before the split, `split_s` from its call until the
                new shard serves.
+    speedup    a keyed shard that has --keys keys works off --rows rows, and again once it is split in two, each half on
+               a member of its own: `split_speedup` is the ratio of rows a second. Broker and publisher take a part of
+               the same processors
     tables     the relays into Delta and Iceberg, on the local disk: `table_rows_per_s` of rows that wait in a journal;
                `table_freshness_p50_s` from when a row is published until a reader of the table has it
     kafka      the relay into a real Kafka (KRaft, one broker): `kafka_sink_rows_per_s` of rows that wait in a journal;
                `kafka_latency_p50_ms` and `kafka_latency_p99_ms` from when a row was due until it is read committed
+    drivers    two Spark applications serve one cluster; the driver of one, which has primaries, is killed (kill -9):
+               `driver_kill_p50_s` and `driver_kill_max_s` from then until all of its shards answer elsewhere, and have
+               committed a row that was published after the kill; one figure of each trial, the last shard's
 
 Members, broker, etcd, Kafka and what publishes and reads share the machine; `load` is its load average at the begin.
 """
@@ -18,15 +24,17 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 
-from bench.elastic import kafka, splits, tables
+from bench.elastic import drivers, kafka, splits, tables
 from bench.elastic.plan import Plan
 from bench.report import keep_logs_apart
 from broadsheet.runtime.interpreter import serve_only
 
 PARTS: Mapping[str, Callable[[Plan], None]] = {
     "split": splits.measure,
+    "speedup": splits.measure_speedup,
     "tables": tables.measure,
     "kafka": kafka.measure,
+    "drivers": drivers.measure,
 }
 
 
@@ -35,8 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.elastic", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
-    parser.add_argument("--keys", type=int, default=1_000_000, help="of `split`")
-    parser.add_argument("--trials", type=int, default=5, help="of `split`")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="of shards that are split")
+    parser.add_argument("--trials", type=int, default=5, help="of splits and `drivers`")
     parser.add_argument("--rows", type=int, default=1_000_000, help="that wait")
     parser.add_argument("--seconds", type=float, default=20.0, help="of rows that trickle in")
     options = parser.parse_args()

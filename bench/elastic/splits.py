@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,85 @@ def measure(plan: Plan) -> None:
     emit(BENCH, "split_calm_max_s", max(each.calm_seconds for each in trials), "s", **params)
     split = statistics.median(each.split_seconds for each in trials)
     emit(BENCH, "split_s", split, "s", **params)
+
+
+def measure_speedup(plan: Plan) -> None:
+    """Print how much more two halves of a shard do than the whole, each on a member of its own."""
+    before, after = [], []
+    for _ in range(plan.trials):
+        with _members() as members:
+            whole, halves = asyncio.run(_rates(members, plan))
+        before.append(whole)
+        after.append(halves)
+    params: Params = {
+        "keys": plan.keys,
+        "rows": plan.rows,
+        "trials": plan.trials,
+        "members": len(MEMBERS),
+        "load": plan.load,
+    }
+    ratios = [halves / whole for whole, halves in zip(before, after, strict=True)]
+    emit(BENCH, "split_speedup", statistics.median(ratios), "ratio", **params)
+    emit(BENCH, "split_whole_rows_per_s", statistics.median(before), "rows/s", **params)
+    emit(BENCH, "split_halves_rows_per_s", statistics.median(after), "rows/s", **params)
+
+
+async def _rates(members: Members, plan: Plan) -> tuple[float, float]:
+    """Return rows a second of a shard, and of the two that it becomes, of rows that come as fast as they can."""
+    source = f"{SHARD}/load"
+    await members.apply(MEMBERS[0], SHARD, [source])
+    await members.wait_for(MEMBERS[0], SHARD, (ReplicaStatus.PRIMARY,))
+    load = Load(members, source)
+    # What is only done once, such as the first append, and rows of all keys.
+    await load.append(plan.keys)
+    await members.read_through(MEMBERS[0], SHARD, source)
+    whole = await _rate(members, load, source, [SHARD], plan)
+    child = await _split(members)
+    await _is_over(members)
+    await _are_apart(members, child)
+    halves = await _rate(members, load, source, [SHARD, child], plan)
+    return whole, halves
+
+
+async def _rate(
+    members: Members, load: Load, source: str, shards: Sequence[str], plan: Plan
+) -> float:
+    begin = time.monotonic()
+    rows = 0
+    while rows < plan.rows:
+        await load.append(min(plan.keys, plan.rows - rows))
+        rows += min(plan.keys, plan.rows - rows)
+    for shard in shards:
+        await members.read_through(MEMBERS[0], shard, source)
+    return rows / (time.monotonic() - begin)
+
+
+async def _is_over(members: Members) -> None:
+    """Wait until both halves have removed the rows of the other's keys."""
+    address = members.processes[MEMBERS[0]].wait_until_ready()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with ElasticClient(address) as elastic:
+        while await elastic.splits():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the split is not over")
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _are_apart(members: Members, child: str) -> None:
+    """Wait until each half has a member of its own."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with members.client(MEMBERS[0]) as client:
+        while time.monotonic() < deadline:
+            listed = {each.spec.id: each for each in (await client.list()).shards}
+            places = {
+                each.route.members[0].suffix
+                for shard, each in listed.items()
+                if shard in (SHARD, child) and each.route.primary == 0
+            }
+            if len(places) == 2:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+    raise TimeoutError(f"{SHARD} and {child} are on one member")
 
 
 @contextmanager

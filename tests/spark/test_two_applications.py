@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.allocator.model import MemberId
 from broadsheet.examples.flights.app import FlightsApplication
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from tests.support.driver_kill import is_spread, kill_and_measure
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import Rounds, make_flight_journals
 from tests.support.joining_driver import joining_driver
@@ -31,8 +31,9 @@ SHARDS = [f"{NAME}-{index:03d}" for index in range(len(JOURNALS))]
 def test_driver_of_one_application_killed_the_other_serves_every_shard_and_counts_once(
     spark: SparkSession, services: Services, tmp_path: Path
 ) -> None:
-    """A real second driver joins by the address alone, takes its share, and is killed. Every shard had a replica in
-    each application, so the survivor has them all, long before a lease ends; its own members are what they were.
+    """A real second driver joins by the address alone and takes its share of primaries, each with its standby in the
+    first application; then it is killed. The survivor has them all long before a lease ends, answers, and goes on
+    committing; its own members are what they were.
     """
     database = f"sqlite:///{tmp_path}/{{shard}}.db"
     make_flight_journals(services.broker_address, JOURNALS)
@@ -46,7 +47,6 @@ def test_driver_of_one_application_killed_the_other_serves_every_shard_and_count
         broker=services.broker_address,
         lease_ttl_seconds=60.0,
     ) as cluster:
-        cluster.apply(shard_specs(NAME, JOURNALS))
         rounds = Rounds(spark, cluster, journals=JOURNALS, shards=SHARDS)
         own = {str(one.member_id) for one in cluster.members()}
         with joining_driver(
@@ -58,27 +58,16 @@ def test_driver_of_one_application_killed_the_other_serves_every_shard_and_count
             conf={},
         ) as second:
             second.wait_joined()
-            eventually_sync(lambda: _spanning(cluster) == len(SHARDS))
+            # Only now, so that primaries are in both applications.
+            cluster.apply(shard_specs(NAME, JOURNALS))
+            eventually_sync(lambda: is_spread(cluster, second))
             rounds.publish()
             rounds.check()
-            second.kill()
-        gone = {_member_id(one) for one in second.members}
-        primaries = cluster.wait_for_primary(SHARDS, not_on=gone)
-        rounds.publish()
-        rounds.check()
+            killed = kill_and_measure(cluster, second, dict(zip(SHARDS, JOURNALS, strict=True)))
+        primaries = cluster.wait_for_primary(SHARDS)
 
+        # Its lease lasts longer than that: nobody waited for it.
+        assert max(killed.seconds.values()) < 60.0
         assert {str(one) for one in primaries.values()} <= own
         assert {str(one.member_id) for one in cluster.members()} == own
         assert not own & set(second.members)
-
-
-def _spanning(cluster: ShardCluster) -> int:
-    """Return how many shards have replicas in two applications."""
-    return sum(
-        len({member.zone for member in shard.route.members}) == 2
-        for shard in cluster.client.list().shards
-    )
-
-
-def _member_id(text: str) -> MemberId:
-    return MemberId(*text.split("#"))

@@ -54,6 +54,12 @@ class JoiningDriver:
         self.process.kill()
         self.process.wait()
 
+    def kill_all(self) -> None:
+        """Kill the driver and its JVM at once. Members find out by themselves."""
+        root = psutil.Process(self.process.pid)
+        for one in [root, *root.children()]:
+            one.kill()
+
     def suspend(self) -> list[psutil.Process]:
         """Stop the driver, its JVM and everything below; return them, for `SIGCONT`."""
         root = psutil.Process(self.process.pid)

@@ -157,6 +157,25 @@ class Playback:
             end = max(segment.last_offset, end)
         return None
 
+    def left_bytes(self, heads: Mapping[str, int]) -> int:
+        """Return how many bytes are still to be played: what is live of earlier logs, and then this one up to its head.
+
+        Args:
+            heads: Write heads by log.
+        """
+        at, left, begin = self.position, 0, 0
+        if at.log == self._log:
+            return max(0, heads[self._log] - at.offset)
+        for segment in self.fsm.hinted_segments:
+            if segment.log == self._log:
+                begin = segment.first_offset
+                break
+            from_offset = segment.first_offset
+            if segment.log == at.log:
+                from_offset = max(from_offset, at.offset)
+            left += max(0, (segment.last_offset or heads[segment.log]) - from_offset)
+        return left + max(0, heads[self._log] - begin)
+
     @property
     def complete(self) -> bool:
         """True once everything that the hints name has been read."""
@@ -352,8 +371,8 @@ class PlaybackProgress:
 
     offset: int = 0
     """Offset up to which it has played, bytes."""
-    head: int = 0
-    """The log's write head as last reported, bytes."""
+    behind_bytes: int = 0
+    """Bytes still to play, of all logs."""
     played_bytes: int = 0
     """Number of bytes read and played so far."""
     bytes_per_second: float = 0.0
@@ -362,11 +381,6 @@ class PlaybackProgress:
     """Whether it has reached the head."""
     _window_began: float | None = None
     _window_bytes: int = 0
-
-    @property
-    def behind_bytes(self) -> int:
-        """Number of bytes still to play."""
-        return max(0, self.head - self.offset)
 
     @property
     def behind_seconds(self) -> float | None:
@@ -379,9 +393,11 @@ class PlaybackProgress:
         """Record that everything is played, because the wait for new writes must not count as playing time."""
         self._window_began = None
 
-    def on_played(self, offset: int, head: int, *, played_bytes: int, time: PlayingTime) -> None:
+    def on_played(
+        self, offset: int, behind_bytes: int, *, played_bytes: int, time: PlayingTime
+    ) -> None:
         """Record that `played_bytes` more are played."""
-        self.offset, self.head = offset, max(head, offset)
+        self.offset, self.behind_bytes = offset, behind_bytes
         self.played_bytes += played_bytes
         if self._window_began is None:
             self._window_began, self._window_bytes = time.began, 0

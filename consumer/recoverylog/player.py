@@ -395,9 +395,14 @@ class Player:
             elif self._playback.marked:
                 await self._on_marked()
             self._go_on(feeds)
+            position = self._playback.position
+            heads = {
+                **self._heads,
+                position.log: max(self._head(), feeds.current.write_head),
+            }
             self.progress.on_played(
-                self._playback.position.offset,
-                max(self._head(), feeds.current.write_head),
+                position.offset,
+                self._playback.left_bytes(heads),
                 played_bytes=sum(len(span.content) for span in spans),
                 time=PlayingTime(began, self._clock.monotonic_seconds()),
             )
@@ -727,7 +732,7 @@ class Player:
                     segment.log,
                     f"it ends at {head}, and its hints have {segment}: {_LOST_END}",
                 )
-        self.progress.head = self._heads[self._log]
+        self.progress.behind_bytes = self._playback.left_bytes(self._heads)
         self._tell("heads found")
 
     def _report(self) -> None:

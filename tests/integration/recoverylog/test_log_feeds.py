@@ -244,7 +244,7 @@ async def test_player_lingers_at_the_head_until_it_is_asked_to_end(
         player.hand_over(3)
         recovered = await playing
 
-        head = player.progress.head
+        head = player.progress.offset + player.progress.behind_bytes
         assert watched.reads[reads:] == [(SECOND, watched.played_to[-1])]
         assert watched.lingers[reads:] == [0]
         assert recovered.author == 3

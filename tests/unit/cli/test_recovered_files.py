@@ -50,6 +50,6 @@ def test_files_are_listed_with_their_paths(tmp_path: Path) -> None:
 
 def test_bytes_to_play_are_those_played_and_those_behind() -> None:
     """Hints leave parts of a log out, so its length says little."""
-    progress = PlaybackProgress(offset=2_000_000, head=5_000_000, played_bytes=1_500_000)
+    progress = PlaybackProgress(offset=2_000_000, behind_bytes=3_000_000, played_bytes=1_500_000)
 
     assert total_bytes(progress) == 4_500_000

@@ -189,6 +189,32 @@ def test_jumps_far_ahead_are_known_early() -> None:
     )
 
 
+def test_left_bytes_are_those_of_earlier_logs_that_live_and_then_all_of_this_one() -> None:
+    """What an earlier log got after the fork is not played, however far its head is by now."""
+    log, chain, _ = some_files()
+    child = FileLog(log.fsm, "logs/child")
+    child.append(chain.nothing(), chain.write(1, 0, b"x"))
+    hints = child.hints()
+    segments = Playback(hints).fsm.hinted_segments
+    of_parent = sum(each.last_offset - each.first_offset for each in segments if each.log == LOG)
+    # Both go on: the parent's is of no concern, the child's is to be played.
+    heads = {LOG: 1 << 30, "logs/child": len(child.content) + 500}
+    own = heads["logs/child"] - next(each.first_offset for each in segments if each.log != LOG)
+    playback = Playback(hints)
+
+    assert playback.left_bytes(heads) == of_parent + own
+    playback.feed(0, log.content[:50])
+    assert playback.left_bytes(heads) == of_parent - 50 + own
+    playback = Playback(hints)
+    while (target := playback.seek) is not None and target.log == LOG:
+        playback.go_to(target)
+        playback.feed(target.offset, log.content[target.offset :])
+    playback.go_to(PlaybackPosition("logs/child", heads["logs/child"] - own))
+    playback.feed(heads["logs/child"] - own, child.content[heads["logs/child"] - own :])
+    assert playback.left_bytes(heads) == 500
+    assert Playback(FSMHints(log=LOG)).left_bytes({LOG: 10}) == 10
+
+
 def test_hand_over_applies_if_it_comes_next() -> None:
     """What stands behind it is not played."""
     log, chain, files = some_files()

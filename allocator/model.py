@@ -47,6 +47,11 @@ class MemberValue(Protocol):
         """Return whether the member keeps its replicas but must get no new ones."""
         ...
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the member cannot read what the cluster has stored: it holds nothing, and does not lead."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:

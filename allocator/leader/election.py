@@ -205,7 +205,10 @@ class ElectionView:
         able = [
             member_id
             for member_id, record in self.candidates.items()
-            if record.may_lead and (oldest_other is None or self._age(member_id) < oldest_other)
+            if record.may_lead
+            # It would give itself what it misreads. It obeys epochs, so that it can be superseded.
+            and not self.members[member_id].value.is_outdated
+            and (oldest_other is None or self._age(member_id) < oldest_other)
         ]
         return sorted(able, key=lambda m: (self._is_exiting(m), self._age(m)))
 
@@ -232,6 +235,17 @@ class ElectionView:
             if name_of(member_id) == self.leader.member and member.kv.lease == self.leader_kv.lease:
                 return member_id
         return None
+
+    def is_led_by_outdated(self) -> bool:
+        """Return whether a member leads that cannot read what the cluster has stored."""
+        if self.leader_kv is None or self.leader is None:
+            return False
+        return any(
+            member.value.is_outdated
+            and name_of(member_id) == self.leader.member
+            and member.kv.lease == self.leader_kv.lease
+            for member_id, member in self.members.items()
+        )
 
     def is_exiting(self, member_id: MemberId) -> bool:
         """Return whether a member wants to leave."""
@@ -307,6 +321,9 @@ class Election:
         leader = view.leading_member()
         order = [m for m in view.order() if m != leader]
         if view.own_id not in order:
+            return ElectionDecision()
+        if view.is_exiting(view.own_id) and view.is_led_by_outdated():
+            # That one prefers itself to an exiting leader: both would take leadership from each other for ever.
             return ElectionDecision()
         rank = order.index(view.own_id)
         grace = rank * config.claim_grace_seconds

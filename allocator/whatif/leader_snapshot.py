@@ -65,6 +65,7 @@ class Exiting:
 
     limit: int
     cordoned: bool
+    is_outdated: bool
 
     def item_limit(self) -> int:
         """Return the member's own limit."""
@@ -128,7 +129,12 @@ def as_planned(state: AllocState, plan: Plan) -> Problem:
 def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:
     if member.member_id not in hypothesis.drained or member.value.is_exiting():
         return member
-    return replace(member, value=Exiting(member.value.item_limit(), member.value.is_cordoned()))
+    return replace(
+        member,
+        value=Exiting(
+            member.value.item_limit(), member.value.is_cordoned(), member.value.is_outdated
+        ),
+    )
 
 
 def _weights(known: ItemWeights, hypothesis: Hypothesis) -> ItemWeights:

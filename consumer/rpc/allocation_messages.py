@@ -57,6 +57,7 @@ class SupposedMember:
     """The value of a hypothetical member."""
 
     limit: int
+    is_outdated: bool = False
 
     def item_limit(self) -> int:
         """Return the maximum number of its replicas."""

@@ -58,6 +58,7 @@ class JsonMember:
     limit: int
     exiting: bool = False
     cordoned: bool = False
+    is_outdated: bool = False
 
     def item_limit(self) -> int:
         """Return the limit."""

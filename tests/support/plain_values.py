@@ -28,6 +28,7 @@ class PlainMember:
     limit: int
     exiting: bool = False
     cordoned: bool = False
+    is_outdated: bool = False
 
     def item_limit(self) -> int:
         """Return the most assignments the member takes."""

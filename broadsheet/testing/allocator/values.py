@@ -41,6 +41,7 @@ class SimulatedMemberValue:
     limit: int
     exiting: bool = False
     cordoned: bool = False
+    is_outdated: bool = False
 
     def item_limit(self) -> int:
         """Return the most replicas that the member takes."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from broadsheet.allocator.announcement import announce
-from broadsheet.allocator.errors import FormatLevelError
+from broadsheet.allocator.errors import (
+    EtcdAuthenticationError,
+    EtcdUnavailableError,
+    FormatLevelError,
+)
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.format_gate import FormatGate
 from broadsheet.allocator.format_levels import encode_level
 from broadsheet.allocator.key_space import KeySpace, ObserverStage
@@ -22,11 +30,13 @@ from broadsheet.consumer.client import ElasticClient
 from broadsheet.consumer.client.allocation_client import AllocationClient
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.registry.key_space import ShardDecoder, level_of_member_value
+from broadsheet.embedded.etcd import EmbeddedEtcd
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.journal_pb2 import ProcessSpec
 from broadsheet.wire.key_range import KeyRange, range_labels
 from broadsheet.wire.labels import FAMILY, label_set
 from broadsheet.wire.shard_pb2 import ConsumerSpec, ShardSpec
+from tests.support.etcd_users import call_auth
 from tests.support.eventually import eventually
 from tests.support.member_lives import error_of
 from tests.support.members import (
@@ -181,6 +191,134 @@ async def test_member_of_before_levels_gets_no_shards_after_a_rise_and_is_shown(
             "member-new": ["ready", "32"],
             "member-old": ["outdated", "0"],
         }
+
+
+async def test_member_of_before_levels_that_leads_is_superseded(
+    cluster: Cluster, etcd: EtcdClient
+) -> None:
+    """It plans by its own limit, which is not 0: whatever it decided, a member that reads the level decides anew."""
+    keys = AuxiliaryKeys(cluster.root)
+    old_id = MemberId("zone-a", "member-old")
+    async with cluster.member("new") as service, client_of(service) as client:
+        await client.apply(upserts(*_family()))
+        lease = await etcd.lease_grant(60)
+        (epoch,) = (await etcd.get_range(keys.epoch)).kvs
+        number = msgspec.json.decode(epoch.value)["epoch"] + 1
+        record = {"member": "zone-a#member-old", "epoch": number}
+        await etcd.txn(
+            (),
+            (
+                Put(Keys(cluster.root).member(old_id), _earlier(), lease=LeaseId(lease)),
+                Put(keys.candidate(old_id), b"{}", lease=LeaseId(lease)),
+                Put(keys.epoch, msgspec.json.encode(record)),
+                Put(keys.leader, msgspec.json.encode(record | {"beat": 0}), lease=LeaseId(lease)),
+            ),
+        )
+
+        async def is_superseded() -> bool:
+            (leader,) = (await etcd.get_range(keys.leader)).kvs
+            found = msgspec.json.decode(leader.value)
+            if found["member"] == "zone-a#member-old":
+                # It beats: a leader that is silent is superseded, whatever it reads.
+                beat = msgspec.json.encode(found | {"beat": found["beat"] + 1})
+                await etcd.txn(
+                    (Compare.mod_revision(keys.leader, leader.mod_revision),),
+                    (Put(keys.leader, beat, lease=LeaseId(lease)),),
+                )
+            assert found["member"] == "zone-a#member-new", found
+            assert found["epoch"] > number
+            return True
+
+        await eventually(is_superseded)
+        assert (await _shown(service))["member-old"] == ["outdated", "0"]
+
+
+class _LosesAnswers:
+    """Etcd that carries a transaction out, and whose first answer never comes."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+        self._has_lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._etcd, name)
+
+    async def txn(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *others: Any
+    ) -> Any:
+        """Run a transaction."""
+        result = await self._etcd.txn(tuple(compares), tuple(operations), *others)
+        if not self._has_lost:
+            self._has_lost = True
+            raise EtcdUnavailableError((), "no answer in time")
+        return result
+
+
+async def test_rise_whose_answer_is_lost_stands_and_is_found_by_the_next_try(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """A slow etcd: the caller does not know, and stores nothing; a level without anything at it does no harm."""
+    key = AuxiliaryKeys(etcd_root).formats
+    gate = _gate(_LosesAnswers(etcd), etcd_root)
+    with pytest.raises(EtcdUnavailableError):
+        await gate.require(2, what="a thing")
+    assert gate.level == 1
+    (risen,) = (await etcd.get_range(key)).kvs
+    with pytest.raises(FormatLevelError, match="raised to level 2"):
+        await _gate(etcd, etcd_root, own=1).admit()
+
+    await gate.require(2, what="a thing")
+    assert gate.level == 2
+    assert list((await etcd.get_range(key)).kvs) == [risen]
+
+
+async def test_member_that_may_not_write_the_level_stores_nothing() -> None:
+    """It reads the level, and so may join; etcd refuses the rise, before anything is stored at it."""
+    root = "/guarded"
+    key = AuxiliaryKeys(root).formats
+    async with EmbeddedEtcd(listen="tcp") as server:
+        everything = b64encode(b"\0").decode()
+        permission = {"permType": "READ", "key": everything, "range_end": everything}
+        for path, body in (
+            ("user/add", {"name": "root", "password": "secret"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "reader", "password": "reader"}),
+            ("role/add", {"name": "reader"}),
+            ("role/grant", {"name": "reader", "perm": permission}),
+            ("user/grant", {"user": "reader", "role": "reader"}),
+            ("enable", {}),
+        ):
+            await asyncio.to_thread(call_auth, server.endpoint, path, body)
+        endpoints = (server.endpoint,)
+        async with (
+            EtcdClient(
+                EtcdConfig(endpoints=endpoints, username="reader", password="reader")
+            ) as reader,
+            EtcdClient(
+                EtcdConfig(endpoints=endpoints, username="root", password="secret")
+            ) as writer,
+        ):
+            gate = _gate(reader, root)
+            assert await gate.admit() == Compare.mod_revision(key, 0)
+            with pytest.raises(EtcdAuthenticationError, match="permission denied"):
+                await gate.require(2, what="a thing")
+            assert gate.level == 1
+            assert not (await writer.get_range(key)).kvs
+            # Once another member has raised it, no right is needed.
+            await _gate(writer, root).require(2, what="a thing")
+            await gate.require(2, what="a thing")
+
+
+async def test_two_members_raise_the_level_at_once_and_one_writes_it(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Any member may raise it, whoever leads: the loser's transaction compares what it read, and finds it risen."""
+    key = AuxiliaryKeys(etcd_root).formats
+    gates = [_gate(etcd, etcd_root) for _ in range(8)]
+    await asyncio.gather(*(gate.require(2, what="a thing") for gate in gates))
+    assert [gate.level for gate in gates] == [2] * len(gates)
+    (risen,) = (await etcd.get_range(key)).kvs
+    assert risen.version == 1
 
 
 async def test_earlier_member_that_is_seen_before_the_rise_is_judged_again(

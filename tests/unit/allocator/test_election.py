@@ -47,12 +47,13 @@ def view(
     leader: MemberId | None = None,
     beat: int = 0,
     leaving: tuple[MemberId, ...] = (),
+    outdated: tuple[MemberId, ...] = (),
 ) -> ElectionView:
     """Three members, each on the lease of its own number; `foreign` ones have no candidate key."""
     members: Mapping[MemberId, Member] = {
         m: Member(
             member_id=m,
-            value=JsonMember(5, exiting=m in exiting),
+            value=JsonMember(5, exiting=m in exiting, is_outdated=m in outdated),
             kv=kv(b"/m/" + str(m).encode(), b"", revision=born, lease=born),
         )
         for m, born in BORN.items()
@@ -243,3 +244,24 @@ def test_leader_of_a_later_release_is_not_superseded() -> None:
     gone = ElectionView.of(YOUNG, KEYS, kept.members, candidates)
     assert voter.decides(gone, 1002.0).action is ElectionAction.WAIT
     assert voter.claims(gone, 1004.5)
+
+
+def test_election_outdated_member_is_superseded_though_it_beats() -> None:
+    """It does not know the level of stored formats, and would give itself the shards that it misreads."""
+    assert Voter().claims(view(MIDDLE, outdated=(OLD,), leader=OLD), 0.0)
+    assert not Voter().claims(view(YOUNG, outdated=(OLD,), leader=OLD), 0.0)
+    # The current one, which is younger, is not given up for it.
+    assert view(YOUNG, outdated=(OLD,), leader=MIDDLE).leading_member() == MIDDLE
+    assert Voter().claims(view(MIDDLE, outdated=(OLD,)), 0.0)
+
+
+def test_election_exiting_member_does_not_fight_with_an_outdated_one() -> None:
+    """An earlier release claims at once over a leader that exits: neither would ever get anything done."""
+    seen = view(MIDDLE, outdated=(OLD,), exiting=(MIDDLE, YOUNG), leader=OLD)
+    assert Voter().decides(seen, 100.0) == ElectionDecision()
+    # One that stays claims, whoever exits.
+    assert Voter().claims(view(YOUNG, outdated=(OLD,), exiting=(MIDDLE,), leader=OLD), 0.0)
+    # The key of an earlier life does not lead.
+    gone = view(MIDDLE, outdated=(OLD,), exiting=(MIDDLE,), leader=OLD)
+    assert gone.leader_kv is not None
+    assert not replace(gone, leader_kv=replace(gone.leader_kv, lease=99)).is_led_by_outdated()

@@ -58,7 +58,7 @@ def _import(module_name: str, option: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        missing = missing_library(f"{option} {module_name}", error)
+        missing = missing_library(module_name, error)
         if missing is not None:
             raise ValidationError(option, str(missing)) from error
         raise ValidationError(

@@ -46,8 +46,21 @@ def _is_installed(requirement: str) -> bool:
     try:
         metadata.distribution(name[0] if name else requirement)
     except metadata.PackageNotFoundError:
-        return False
+        # A cluster's PySpark may be a folder of PYTHONPATH, as EMR's is, of which pip knows nothing.
+        return name is not None and _is_module(name[0])
     return True
+
+
+def _is_module(name: str) -> bool:
+    # Imported here, because it costs milliseconds, and is needed only where a package is missing.
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    # A folder without code, such as a project's own `kafka/`, is a module without an origin.
+    return found is not None and found.origin is not None
 
 
 def _quoted(requirement: str) -> str:

@@ -19,6 +19,7 @@ MODULES = {
     "named_raising": "raise OSError('no disk')\n",
     "named_lacking": "import no_such_package\n",
     "named_bare": "class Bare: ...\n",
+    "named_extra": "import sqlalchemy\n",
 }
 
 
@@ -61,3 +62,16 @@ def test_load_application_mistakes_say_what_and_where(name: str, problem: str) -
 
     assert caught.value.field_path == "APP"
     assert "\n" not in str(caught.value)
+
+
+def test_load_application_without_an_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The line has the module that needs it once, and the command that installs it."""
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+
+    with pytest.raises(ValidationError) as caught:
+        load_application("named_extra:x")
+
+    needs = "APP: named_extra needs sqlalchemy (the extra `sql`): pip install 'sqlalchemy>="
+    assert str(caught.value).startswith(needs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,12 @@ _DECLARED = (
     "fastavro>=1.9; extra == 'avro'",
     'x<3,>=2; extra == "a" or extra == "b"',
 )
+_PAGES = (
+    REPOSITORY / "README.md",
+    *(REPOSITORY / "docs").rglob("*.md"),
+    *(REPOSITORY / "examples").rglob("*.md"),
+)
+_PIP_OF_AN_INDEX = re.compile(r"""pip install\b.*["' ]broadsheet\b(?!-)""")
 _OURS_OF_AN_INDEX = re.compile(r"(?:pip )?install '?`?broadsheet\b")
 
 
@@ -51,8 +59,23 @@ def test_what_is_installed_is_not_installed_over(monkeypatch: pytest.MonkeyPatch
         return found(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    monkeypatch.setitem(sys.modules, "orjson", None)
 
     assert install_command("spark") == "pip install 'orjson>=3.10'"
+
+
+def test_pyspark_of_a_path_is_not_installed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """EMR's PySpark is a folder of PYTHONPATH, without the metadata of an installation."""
+    (tmp_path / "clusters_own").mkdir()
+    (tmp_path / "clusters_own" / "__init__.py").touch()
+    (tmp_path / "a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    declared = [f"{each}>=1; extra == 'spark'" for each in ("clusters_own", "a_folder", "absent.x")]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: declared)
+
+    assert install_command("spark") == "pip install 'a_folder>=1' 'absent.x>=1'"
 
 
 def test_copy_without_metadata_names_the_packages_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,5 +93,16 @@ def test_no_text_of_the_product_installs_us_from_an_index() -> None:
         for path in folder.rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if _OURS_OF_AN_INDEX.search(line)
+    ]
+    assert found == []
+
+
+def test_no_page_installs_us_from_an_index() -> None:
+    """A page's command has the file of a wheel, or a checkout."""
+    found = [
+        f"{page.relative_to(REPOSITORY)}: {line.strip()}"
+        for page in _PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if _PIP_OF_AN_INDEX.search(line)
     ]
     assert found == []

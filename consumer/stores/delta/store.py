@@ -173,6 +173,8 @@ class DeltaStore:
     ) -> DeltaTable:
         # Columns that only some of the runs have are null in the others.
         joined = pa.concat_tables(rows, promote_options="permissive")
+        # In one piece: delta-rs writes pieces on several threads, and their rows in any order.
+        joined = joined.combine_chunks()
         try:
             # Never through another handle: that this one is old is what fences us.
             write_deltalake(

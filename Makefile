@@ -100,7 +100,8 @@ nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_m
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: export SINK_STEPS = started,recorded,acknowledged,finished
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks tests/spark/test_sink_faults.py
-nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 $(PYTEST) -q tests/integration/consumer/test_splits.py
+nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 MERGE_STEPS=all MERGE_ROUNDS=5 $(PYTEST) -q \
+	tests/integration/consumer/test_splits.py tests/integration/consumer/test_merges.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.
 nightly-clients: ; $(PYTEST) -q tests/integration/consumer/go_client.py

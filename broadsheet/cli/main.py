@@ -96,11 +96,14 @@ def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
         **_verbs(
             "shards",
             {
+                "cancel-merge": "Give a merge up, as long as both shards serve.",
                 "cancel-split": "Give a split up, as long as the new shard does not serve.",
                 "dead-letters": "List the messages that a shard left out, and why.",
                 "describe": "Show all that is known of a shard.",
                 "hints": "Print a shard's recovery hints.",
                 "list": "List shards with their state.",
+                "merge": "Give the keys of two neighbours of a family to one of them, while they serve.",
+                "merges": "Show the merges that are under way.",
                 "moves": "Show the moves of replicas: of SHARD, or of all.",
                 "pause": "Pause shards: they keep their state, and no member serves them.",
                 "prune": "Remove fragments that no recovery needs from recovery logs.",

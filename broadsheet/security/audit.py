@@ -67,6 +67,22 @@ _AUDITED: Mapping[str, tuple[str, _Describe]] = {
             else {"shard": request.shard, "at_group": request.at_group, "child": request.child}
         ),
     ),
+    "/broadsheet.v1.ElasticService/MergeShards": (
+        "merge_shards",
+        lambda request: (
+            None
+            if request.dry_run
+            else {
+                "shard": request.shard,
+                "other": request.other,
+                "survivor": request.survivor,
+            }
+        ),
+    ),
+    "/broadsheet.v1.ElasticService/CancelMerge": (
+        "cancel_merge",
+        lambda request: {"survivor": request.survivor},
+    ),
     "/broadsheet.v1.ElasticService/PrepareFork": (
         "prepare_fork",
         lambda request: {"shard": request.parent, "child": request.child},

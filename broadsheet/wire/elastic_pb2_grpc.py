@@ -50,6 +50,21 @@ class ElasticServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.ListSplitsRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListSplitsResponse.FromString,
                 _registered_method=True)
+        self.MergeShards = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/MergeShards',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.MergeShardsRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.MergeShardsResponse.FromString,
+                _registered_method=True)
+        self.CancelMerge = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/CancelMerge',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.CancelMergeRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.CancelMergeResponse.FromString,
+                _registered_method=True)
+        self.ListMerges = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/ListMerges',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.FromString,
+                _registered_method=True)
         self.PrepareFork = channel.unary_unary(
                 '/broadsheet.v1.ElasticService/PrepareFork',
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.PrepareForkRequest.SerializeToString,
@@ -82,6 +97,27 @@ class ElasticServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MergeShards(self, request, context):
+        """MergeShards begins a merge, or tells what it would do. Any member can be asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelMerge(self, request, context):
+        """CancelMerge gives a merge up, as long as the absorbed shard serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMerges(self, request, context):
+        """ListMerges returns the merges that are not over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareFork(self, request, context):
         """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other.
         """
@@ -106,6 +142,21 @@ def add_ElasticServiceServicer_to_server(servicer, server):
                     servicer.ListSplits,
                     request_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListSplitsRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_elastic__pb2.ListSplitsResponse.SerializeToString,
+            ),
+            'MergeShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.MergeShards,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.MergeShardsRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.MergeShardsResponse.SerializeToString,
+            ),
+            'CancelMerge': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelMerge,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.CancelMergeRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.CancelMergeResponse.SerializeToString,
+            ),
+            'ListMerges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMerges,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.SerializeToString,
             ),
             'PrepareFork': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareFork,
@@ -195,6 +246,87 @@ class ElasticService(object):
             '/broadsheet.v1.ElasticService/ListSplits',
             consumer_dot_protocol_dot_elastic__pb2.ListSplitsRequest.SerializeToString,
             consumer_dot_protocol_dot_elastic__pb2.ListSplitsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MergeShards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/MergeShards',
+            consumer_dot_protocol_dot_elastic__pb2.MergeShardsRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.MergeShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelMerge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/CancelMerge',
+            consumer_dot_protocol_dot_elastic__pb2.CancelMergeRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.CancelMergeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMerges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/ListMerges',
+            consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.FromString,
             options,
             channel_credentials,
             insecure,

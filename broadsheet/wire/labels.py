@@ -55,7 +55,10 @@ KEY_END = "broadsheet.dev/key-end"
 """Group behind the last one that a shard owns, four hexadecimal digits; 1000 (all) if absent."""
 FORK_OF = "broadsheet.dev/fork-of"
 """The shard from whose log a shard is being made by a split; it serves nothing until the label is gone."""
+ABSORBS = "broadsheet.dev/absorbs"
+"""The shard of the same family whose keys a shard is taking over by a merge."""
 SINGLE_VALUED = (
+    ABSORBS,
     CONTENT_TYPE,
     DEAD_LETTER_JOURNAL,
     FAMILY,

@@ -23,6 +23,7 @@ from broadsheet.wire.alphabet import (
 )
 from broadsheet.wire.key_range import key_range_of
 from broadsheet.wire.labels import (
+    ABSORBS,
     DEAD_LETTER_JOURNAL,
     FAMILY,
     FORK_OF,
@@ -116,16 +117,22 @@ def _validate_dead_letters(spec: ShardSpec) -> None:
 def _validate_family(spec: ShardSpec) -> None:
     names = {label.name for label in spec.labels.labels}
     # Few shards have any of these, and a listing checks thousands.
-    if names.isdisjoint((FAMILY, FORK_OF, KEY_BEGIN, KEY_END)):
+    if names.isdisjoint((ABSORBS, FAMILY, FORK_OF, KEY_BEGIN, KEY_END)):
         return
     owned = key_range_of(spec.labels)
-    for name in (FAMILY, FORK_OF):
+    for name in (ABSORBS, FAMILY, FORK_OF):
         for shard_id in values_of(spec.labels, name):
             validate_shard_id(shard_id, f"labels[{name}]")
     require(
         FAMILY in names or owned.is_all,
         f"labels[{FAMILY}]",
         f"expected a family's name beside {KEY_BEGIN} and {KEY_END}, because others must own the rest of the keys",
+    )
+    require(
+        ABSORBS not in names
+        or (FAMILY in names and spec.id not in values_of(spec.labels, ABSORBS)),
+        f"labels[{ABSORBS}]",
+        f"expected another shard of the family that {FAMILY} names",
     )
     if FORK_OF not in names:
         return

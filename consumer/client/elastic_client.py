@@ -1,4 +1,4 @@
-"""Client of the Elastic service: split a shard's keys among two while it serves, cancel that, and see how far it is."""
+"""Client of the Elastic service: split a shard's keys among two while it serves, merge two, and see how far that is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from broadsheet.consumer.client.member_rpc import MemberClient, RpcMethod, shard
 from broadsheet.journals.client import JournalClient
 from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.elastic_pb2 import (
+    CancelMergeRequest,
+    CancelMergeResponse,
     CancelSplitRequest,
     CancelSplitResponse,
+    ListMergesRequest,
+    ListMergesResponse,
     ListSplitsRequest,
     ListSplitsResponse,
+    MergeShardsRequest,
+    MergeShardsResponse,
     SplitShardRequest,
     SplitShardResponse,
 )
@@ -22,10 +28,13 @@ from broadsheet.wire.shard_pb2 import ApplyRequest
 _SPLIT = RpcMethod(ElasticServiceStub, "SplitShard", SplitShardResponse)
 _CANCEL = RpcMethod(ElasticServiceStub, "CancelSplit", CancelSplitResponse)
 _LIST = RpcMethod(ElasticServiceStub, "ListSplits", ListSplitsResponse)
+_MERGE = RpcMethod(ElasticServiceStub, "MergeShards", MergeShardsResponse)
+_CANCEL_MERGE = RpcMethod(ElasticServiceStub, "CancelMerge", CancelMergeResponse)
+_LIST_MERGES = RpcMethod(ElasticServiceStub, "ListMerges", ListMergesResponse)
 
 
 class ElasticClient(MemberClient):
-    """Splits shards. Any member can be asked."""
+    """Splits and merges shards. Any member can be asked."""
 
     async def plan_split(
         self, shard_id: str, *, at_group: int | None = None, child: str = ""
@@ -85,6 +94,50 @@ class ElasticClient(MemberClient):
         """Return the splits that are not over, by child."""
         response, _ = await self._rpc.request(_LIST, ListSplitsRequest(), expiring(Capability.LIST))
         return list(response.splits)
+
+    async def merge(
+        self, shard_id: str, other: str, *, survivor: str = "", dry_run: bool = False
+    ) -> MergeShardsResponse:
+        """Begin a merge of two neighbours of a family, or only plan it; return its plan. The members do the rest.
+
+        Args:
+            shard_id: One of the two.
+            other: The other one.
+            survivor: Which of them goes on with the keys of both; empty: the first.
+            dry_run: Tell the plan, and change nothing.
+
+        Raises:
+            ValidationError: they cannot be merged so; the error says why.
+            RpcFailedError: there is no such shard, or one changed meanwhile.
+        """
+        response, _ = await self._rpc.request(
+            _MERGE,
+            MergeShardsRequest(shard=shard_id, other=other, survivor=survivor, dry_run=dry_run),
+            shard_claims(Capability.APPLY, shard_id, other),
+        )
+        return response
+
+    async def cancel_merge(self, survivor: str) -> int:
+        """Give a merge up, as long as the absorbed shard serves; return etcd's revision.
+
+        Raises:
+            ValidationError: the shard takes over no other one.
+            RpcFailedError: there is no such shard, or it changed meanwhile.
+        """
+        response, _ = await self._rpc.request(
+            _CANCEL_MERGE,
+            CancelMergeRequest(survivor=survivor),
+            shard_claims(Capability.APPLY, survivor),
+        )
+        revision: int = response.revision
+        return revision
+
+    async def merges(self) -> Sequence[ListMergesResponse.Merge]:
+        """Return the merges that are not over, by survivor."""
+        response, _ = await self._rpc.request(
+            _LIST_MERGES, ListMergesRequest(), expiring(Capability.LIST)
+        )
+        return list(response.merges)
 
     async def _split(
         self, shard_id: str, at_group: int | None, child: str, *, dry_run: bool

@@ -2,9 +2,10 @@
 
 A shard without labels is a family by itself, of its own name, and owns all keys. Shards of a family have the same
 sources; the ranges of those that serve are disjoint and cover all groups. A *fork* is a shard that a split is making:
-it owns nothing yet, and its range is a part of its parent's.
+it owns nothing yet, and its range is a part of its parent's. A shard *absorbs* a neighbour while a merge takes over the
+keys of that one, which serves them until then.
 
-What a shard owns is where its state is. So no Apply changes that: a split does, in one transaction with the state.
+What a shard owns is where its state is. So no Apply changes that: a split or a merge does, in one transaction.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import KeyRange, key_range_of, uncovered
-from broadsheet.wire.labels import FAMILY, FORK_OF, KEY_BEGIN, KEY_END, value_of
+from broadsheet.wire.labels import ABSORBS, FAMILY, FORK_OF, KEY_BEGIN, KEY_END, value_of
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
-_LABELS = f"{FAMILY}, {KEY_BEGIN}, {KEY_END} and {FORK_OF}"
+_LABELS = f"{FAMILY}, {KEY_BEGIN}, {KEY_END}, {FORK_OF} and {ABSORBS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +30,39 @@ class Ownership:
     owned: KeyRange
     fork_of: str = ""
     """The parent while a split makes the shard; empty: it serves."""
+    absorbs: str = ""
+    """The neighbour whose keys a merge is to give to the shard; empty: none is under way."""
 
     @classmethod
     def of(cls, spec: ShardSpec) -> Ownership:
         """Return that of a valid spec."""
         labels = spec.labels
         return cls(
-            value_of(labels, FAMILY, spec.id), key_range_of(labels), value_of(labels, FORK_OF)
+            value_of(labels, FAMILY, spec.id),
+            key_range_of(labels),
+            value_of(labels, FORK_OF),
+            value_of(labels, ABSORBS),
         )
 
     def __str__(self) -> str:
         fork = f", fork of {self.fork_of}" if self.fork_of else ""
-        return f"keys {self.owned} of family {self.family}{fork}"
+        absorbs = f", absorbs {self.absorbs}" if self.absorbs else ""
+        return f"keys {self.owned} of family {self.family}{fork}{absorbs}"
 
 
 def is_of_family(spec: ShardSpec) -> bool:
     """Report whether a spec says anything of keys: most do not."""
-    return any(label.name in (FAMILY, FORK_OF) for label in spec.labels.labels)
+    return any(label.name in (ABSORBS, FAMILY, FORK_OF) for label in spec.labels.labels)
 
 
 def is_fork(spec: ShardSpec) -> bool:
     """Report whether a split is still making the shard: it serves nothing."""
     return any(label.name == FORK_OF for label in spec.labels.labels)
+
+
+def absorbed_by(spec: ShardSpec) -> str:
+    """Return the shard whose keys a merge is to give to another one; empty if none is."""
+    return value_of(spec.labels, ABSORBS)
 
 
 def family_key(root: str, family: str) -> bytes:
@@ -90,6 +102,11 @@ def check_family(members: Sequence[ShardSpec]) -> None:
                 f"labels[{FORK_OF}]",
                 f"expected a shard of family {family} that owns the fork's keys, got {fork_of} for {spec.id}",
             )
+        if (absorbed := absorbed_by(spec)) and absorbed not in serving:
+            raise ValidationError(
+                f"labels[{ABSORBS}]",
+                f"expected a shard of family {family} that serves, got {absorbed} for {spec.id}",
+            )
         if _sources(spec) != sources:
             raise ValidationError(
                 "sources",
@@ -123,8 +140,8 @@ def check_change(
             raise ValidationError(
                 f"changes[{index}].upsert.labels",
                 f"expected shard {spec.id} to keep {Ownership.of(held)}, where its state is, got {wanted}: keep the "
-                f"labels {_LABELS} as `shardctl shards list --format yaml` shows them; `shardctl shards split` moves "
-                "keys",
+                f"labels {_LABELS} as `shardctl shards list --format yaml` shows them; `shardctl shards split` and "
+                "`merge` move keys",
             )
         is_alone = len(members.get(wanted.family, ())) <= 1
         if held is not None and is_of_family(held) and not is_of_family(spec) and not is_alone:
@@ -137,6 +154,11 @@ def check_change(
             raise ValidationError(
                 f"changes[{index}].upsert.labels[{FORK_OF}]",
                 "expected none in a new shard: `shardctl shards split` makes forks",
+            )
+        if held is None and wanted.absorbs:
+            raise ValidationError(
+                f"changes[{index}].upsert.labels[{ABSORBS}]",
+                "expected none in a new shard: `shardctl shards merge` joins shards",
             )
     upserts = {each.upsert.id: each.upsert for each in changes if each.HasField("upsert")}
     deleted = {each.delete for each in changes if each.delete}

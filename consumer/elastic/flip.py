@@ -1,4 +1,4 @@
-"""The transactions of a split in etcd, as data: comparisons and operations that belong together.
+"""The transactions of splits and merges in etcd, as data: comparisons and operations that belong together.
 
     begin      the parent's labels, the child's spec, the record          parent unchanged, child absent, family as read
     hold       fork-hold                                                  our assignment, the record, no other hold
@@ -6,13 +6,19 @@
     flip       both specs, the child's hints, the record, the family      everything that the fork relies on
     cancel     child's spec, record and hold deleted                      the child is a fork still
 
-The hold decides between `flip`, `release` and `cancel`: each deletes it, so one of them succeeds. A parent that finds
-its hold gone asks its spec what became of it.
+    begin      the survivor's label, the record                           both unchanged, no other merge, family as read
+    merge flip the survivor's range, the other's spec deleted, family     everything that the merge relies on
+    cancel     label, record and hold deleted                             the survivor absorbs still
+
+The hold decides between flip, `release` and cancel: each deletes it, so one of them succeeds. Whoever rests and finds
+its hold gone asks its spec what became of it. `hold` and `release` are the same for both kinds: the shard that rests is
+a split's parent, or the shard that is absorbed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId
@@ -35,6 +41,8 @@ from broadsheet.consumer.elastic.fork import (
     fork_key,
     hold_key,
 )
+from broadsheet.consumer.elastic.merge import MergeRecord, encode_merge, merge_key
+from broadsheet.consumer.elastic.merge_plan import MergePlan, joined, merged, without_absorbed
 from broadsheet.consumer.elastic.split_plan import SplitPlan, narrowed, without_fork
 from broadsheet.consumer.recoverylog.hints import primary_hints_key
 from broadsheet.wire.key_range import KeyRange
@@ -57,6 +65,16 @@ class HeldKey:
     def unchanged(self) -> Compare:
         """The comparison: it is the same life of the key."""
         return Compare.create_revision(self.key, self.create_revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What a primary says that rests."""
+
+    assignment: HeldKey
+    """Its own."""
+    read_through: Mapping[str, int] = field(default_factory=dict)
+    """Where it stands, bytes by journal: all before is handled, nothing behind. Of a merge alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +242,138 @@ def progress_txn(
         (assignment.unchanged, Compare.mod_revision(before.key, before.mod_revision)),
         (operation,),
         child,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFlip:
+    """A merge that can be committed."""
+
+    survivor: ShardSpec
+    """As stored: it absorbs the other one."""
+    survivor_revision: int
+    """That wrote it."""
+    survivor_assignment: HeldKey
+    absorbed: ShardSpec
+    absorbed_revision: int
+    prepared: Prepared
+    """Of the absorbed shard."""
+
+
+def begin_merge_txn(
+    plan: MergePlan,
+    keys: Keys,
+    *,
+    survivor_revision: int,
+    absorbed_revision: int,
+    family_revision: int,
+) -> TxnCheckpoint:
+    """Return the transaction that begins a merge.
+
+    Args:
+        plan: The merge.
+        keys: Of the root.
+        survivor_revision: That wrote the survivor's spec as planned with.
+        absorbed_revision: That wrote the other one's.
+        family_revision: Of the family's key; 0: it is absent.
+    """
+    root = keys.root
+    family = family_key(root, Ownership.of(plan.survivor).family)
+    survivor_key = keys.item(ItemId(plan.survivor.id))
+    record = MergeRecord(absorbed=plan.absorbed.id, begin=plan.given.begin, end=plan.given.end)
+    return TxnCheckpoint(
+        (
+            Compare.mod_revision(survivor_key, survivor_revision),
+            Compare.mod_revision(keys.item(ItemId(plan.absorbed.id)), absorbed_revision),
+            Compare.mod_revision(family, family_revision),
+        ),
+        (
+            Put(survivor_key, _encoded(plan.survivor)),
+            Put(merge_key(root, plan.survivor.id), encode_merge(record)),
+            Put(family, b""),
+        ),
+        plan.survivor.id,
+    )
+
+
+def merge_flip_txn(flip: MergeFlip, keys: Keys) -> TxnCheckpoint:
+    """Return the transaction that commits a merge: from it on the survivor owns the keys of both."""
+    root, held, given = keys.root, Ownership.of(flip.survivor), Ownership.of(flip.absorbed)
+    survivor_key = keys.item(ItemId(flip.survivor.id))
+    absorbed_key = keys.item(ItemId(flip.absorbed.id))
+    hold = hold_key(root, flip.absorbed.id)
+    return TxnCheckpoint(
+        (
+            flip.survivor_assignment.unchanged,
+            Compare.mod_revision(survivor_key, flip.survivor_revision),
+            flip.prepared.assignment.unchanged,
+            _equals(hold, encode_hold(flip.prepared.hold)),
+            Compare.mod_revision(absorbed_key, flip.absorbed_revision),
+        ),
+        (
+            Put(survivor_key, _encoded(merged(flip.survivor, joined(held.owned, given.owned)))),
+            Delete(absorbed_key),
+            Delete(merge_key(root, flip.survivor.id)),
+            Put(family_key(root, held.family), b""),
+            Delete(hold),
+        ),
+        flip.survivor.id,
+    )
+
+
+def cancel_merge_txn(survivor: ShardSpec, survivor_revision: int, keys: Keys) -> TxnCheckpoint:
+    """Return the transaction that gives a merge up before its flip.
+
+    Args:
+        survivor: As stored.
+        survivor_revision: That wrote its spec: a flip writes another one.
+        keys: Of the root.
+    """
+    held = Ownership.of(survivor)
+    survivor_key = keys.item(ItemId(survivor.id))
+    return TxnCheckpoint(
+        (Compare.mod_revision(survivor_key, survivor_revision),),
+        (
+            Put(survivor_key, _encoded(without_absorbed(survivor))),
+            Delete(merge_key(keys.root, survivor.id)),
+            Delete(hold_key(keys.root, held.absorbs)),
+            Put(family_key(keys.root, held.family), b""),
+        ),
+        survivor.id,
+    )
+
+
+def forget_txn(keys: Keys, survivor: str, absorbed: str, assignment: HeldKey) -> TxnCheckpoint:
+    """Return the transaction by which a survivor's primary ends what former attempts of a merge began.
+
+    No flip of theirs can succeed behind it, so the spec says which keys are ours.
+
+    Args:
+        keys: Of the root.
+        survivor: Its id.
+        absorbed: Whose hold.
+        assignment: Of the survivor's primary.
+    """
+    return TxnCheckpoint(
+        (assignment.unchanged,), (Delete(hold_key(keys.root, absorbed)),), survivor
+    )
+
+
+def merge_progress_txn(
+    survivor: str, before: KeyValue, after: MergeRecord, assignment: HeldKey
+) -> TxnCheckpoint:
+    """Return the transaction that writes how far a merge is.
+
+    Args:
+        survivor: Whose record.
+        before: The record's key, as read.
+        after: What it becomes.
+        assignment: Of the writer.
+    """
+    return TxnCheckpoint(
+        (assignment.unchanged, Compare.mod_revision(before.key, before.mod_revision)),
+        (Put(before.key, encode_merge(after)),),
+        survivor,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from broadsheet.consumer.elastic.family import Ownership, is_fork
+from broadsheet.consumer.elastic.merge_plan import merging_with
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import LabelSet
@@ -47,7 +48,7 @@ class SplitPlan:
 
 
 def plan_split(
-    parent: ShardSpec, wish: SplitWish, *, ids: Collection[str], forks: Sequence[ShardSpec]
+    parent: ShardSpec, wish: SplitWish, *, ids: Collection[str], members: Sequence[ShardSpec]
 ) -> SplitPlan:
     """Return the plan of a split.
 
@@ -55,13 +56,13 @@ def plan_split(
         parent: As it is stored.
         wish: What is asked for.
         ids: Of all shards.
-        forks: Of the parent's family.
+        members: All shards of the parent's family.
 
     Raises:
         ValidationError: it cannot be split so; the error says why.
     """
     held = Ownership.of(parent)
-    _check_parent(parent, forks)
+    _check_parent(parent, members)
     at = (held.owned.begin + held.owned.end) // 2 if wish.at_group is None else wish.at_group
     if not held.owned.begin < at < held.owned.end:
         raise ValidationError(
@@ -119,7 +120,7 @@ def cut_points(owned: KeyRange, parts: int) -> list[int]:
     return [owned.begin + groups * part // parts for part in range(1, parts)]
 
 
-def _check_parent(parent: ShardSpec, forks: Sequence[ShardSpec]) -> None:
+def _check_parent(parent: ShardSpec, members: Sequence[ShardSpec]) -> None:
     if is_fork(parent):
         raise ValidationError(
             "shard",
@@ -133,12 +134,17 @@ def _check_parent(parent: ShardSpec, forks: Sequence[ShardSpec]) -> None:
         )
     if parent.disable:
         raise ValidationError("shard", f"shard {parent.id} is paused: resume it first")
-    pending = [spec.id for spec in forks if value_of(spec.labels, FORK_OF) == parent.id]
+    pending = [spec.id for spec in members if value_of(spec.labels, FORK_OF) == parent.id]
     if pending:
         raise ValidationError(
             "shard",
             f"shard {parent.id} is being split already, {pending[0]} is its fork: wait until that is done, or cancel "
             "it",
+        )
+    if other := merging_with(parent.id, members):
+        raise ValidationError(
+            "shard",
+            f"shard {parent.id} is being merged with {other}: wait until that is done, or cancel it",
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.absorption import ChangedNames
 from broadsheet.consumer.keyed.committed_index import CommittedIndex
 from broadsheet.consumer.keyed.recording import KeyedFiles, ReadTo
 from broadsheet.consumer.keyed.row_index import RowIndex
@@ -37,6 +38,8 @@ class KeyedFollower:
         self._index: CommittedIndex | None = None
         self._read_to: ReadTo = {}
         self._stopped = False
+        self.changed: ChangedNames | None = None
+        """Takes the names of rows that changed, for whoever copies them; set before anything is followed."""
 
     def follow(self, files: Path) -> None:
         """Bring the index to the last commit that the files have."""
@@ -52,6 +55,13 @@ class KeyedFollower:
                 self._make(KeyedFiles(self._fqn, LocalState(files)))
                 return
             index.follow(frame, rows)
+            if self.changed is not None:
+                self.changed.note(rows)
+
+    def follow_to_end(self, files: Path) -> None:
+        """Take in the rest of files that grow no more, once playing is over."""
+        self._stopped = False
+        self.follow(files)
 
     def reset(self) -> None:
         """Forget the index; the next call of `follow` makes another one."""
@@ -90,6 +100,8 @@ class KeyedFollower:
     def _make(self, reader: KeyedFiles) -> None:
         """Make the index from all files, and show it when it is complete."""
         self._replace(None)
+        if self.changed is not None:
+            self.changed.begin_round()
         index = CommittedIndex(self._fqn, self._new_index())
         try:
             for frame, rows in reader.load(tidies=False):

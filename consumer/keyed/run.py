@@ -22,6 +22,7 @@ import structlog
 from numpy.typing import NDArray
 
 from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.absorption import KEY_TYPES
 from broadsheet.consumer.keyed.event_times import Times, event_ms_of
 from broadsheet.consumer.keyed.grouping import (
     GroupedRows,
@@ -50,6 +51,7 @@ from broadsheet.consumer.keyed.txn_time import (
     TxnTime,
     begun,
     due_bound,
+    merged,
     next_txn_after_ms,
     observe,
 )
@@ -60,8 +62,6 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange, group_of
 
 _log = structlog.get_logger()
-KEY_TYPES: Final = b"key"
-"""Name under which the types of keys are kept."""
 STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
 STORM_SECONDS: Final = 0.05
@@ -192,7 +192,11 @@ class KeyedRun:
         self._current.transaction += 1
         # A transaction has one range, though the spec may change while it runs.
         self._owned = self._store.owned = self._owned_now()
-        self._purge = self._purge.of_range(self._owned)
+        purge = self._purge.of_range(self._store.kept)
+        if purge is not self._purge:
+            # Also if nothing is to be removed: what is taken in from now on may be to be removed later.
+            self._purge = purge
+            self._store.put_meta(PURGED, purge.encode())
         self._tables = []
 
     def add(self, table: pa.Table, journal: str, set_apart: SetApart) -> None:
@@ -249,6 +253,7 @@ class KeyedRun:
         self._sweep(budget)
         self._remove_rows(budget)
         self._remove_foreign(budget)
+        self._absorb(budget)
         self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
 
     def next_txn_after(self) -> float | None:
@@ -258,7 +263,9 @@ class KeyedRun:
             return 0.0
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
         self.next_due_ms = next_due
+        absorption = self._store.absorption
         removes = bool(self._removal.numbers) or not self._purge.is_over
+        removes = removes or (absorption is not None and absorption.has_work)
         backlog = Backlog(next_due, self._has_expired or removes)
         after = next_txn_after_ms(
             self._times, settings.mode, settings.rules, backlog, self._now_ms()
@@ -509,6 +516,20 @@ class KeyedRun:
             self._store.put(name[1:end], name[end:], None)
         self._purge = purge.advanced(behind)
         self._store.put_meta(PURGED, self._purge.encode())
+
+    def _absorb(self, budget: int) -> None:
+        """Take in rows of a shard whose keys a merge is to give to this one, as far as the budget goes."""
+        absorption = self._store.absorption
+        if absorption is None or absorption.is_complete:
+            return
+        is_complete = absorption.step(self._store, self._key_end, budget)
+        if is_complete and absorption.times is not None:
+            self._times = merged(self._times, absorption.times)
+
+    def _key_end(self, name: bytes) -> int:
+        """Return where the key ends in the name of a row."""
+        _, end = self._settings.key.decode(name, 1 + GROUP_BYTES)
+        return end
 
     def _time(self) -> TxnTime:
         watermark = self._times.watermark_ms if self._settings.event_time else -1

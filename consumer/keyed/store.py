@@ -12,7 +12,7 @@ recorded: a RocksDB that records its own files ships each byte as often as it ha
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.elastic.fork import drop_parents_intents
 from broadsheet.consumer.elastic.group_load import Counts
 from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.keyed.absorption import Absorption, LendingFollower, hull
 from broadsheet.consumer.keyed.committed_index import CommittedIndex, CommittedRowsView
 from broadsheet.consumer.keyed.entry_index import EntryIndex
 from broadsheet.consumer.keyed.follower import INDEX_DIRECTORY, KeyedFollower
@@ -59,6 +60,8 @@ from broadsheet.consumer.keyed.state_rows import (
     TIMERS,
     VARIABLE_BYTES,
     due_entry,
+    entries_of,
+    entries_replaced,
     filed_entry,
     group_bytes,
     place_of,
@@ -145,6 +148,8 @@ class KeyedStore:
         self._group_rows: Counts | None = None
         self.owned = ALL_KEYS
         """Groups whose rows count; rows of others, which a split has given away, are removed in time."""
+        self.absorption: Absorption | None = None
+        """The taking in of another shard's rows; None: none is taken in."""
         self._begin(MemoryIndex())
 
     def _begin(self, index: RowIndex) -> None:
@@ -271,6 +276,58 @@ class KeyedStore:
         found = self._required().scan(STATE + begin, after_prefix(STATE), limit)
         return [(name[1:], row) for name, row in found]
 
+    # -- the rows of another shard, which a merge is to give to this one
+
+    def absorb(self, follower: LendingFollower, given: KeyRange) -> Absorption:
+        """Begin to take in the rows of some groups of another shard, a part with each transaction.
+
+        Args:
+            follower: Keeps the index of that shard.
+            given: Its groups.
+        """
+        self.absorption = Absorption(follower, given)
+        return self.absorption
+
+    def stop_absorbing(self) -> None:
+        """Take in no more; idempotent. Rows of groups that are not owned by then are removed in time."""
+        absorption, self.absorption = self.absorption, None
+        if absorption is not None:
+            # Entries whose keys are not owned are dropped when they come up.
+            for expiry, key in absorption.set_aside:
+                self._due.add(due_entry(expiry, key))
+
+    @property
+    def kept(self) -> KeyRange:
+        """Groups whose rows are not removed: those that are owned, and those that are taken in."""
+        absorption = self.absorption
+        return self.owned if absorption is None else hull(self.owned, absorption.given)
+
+    def names_between(self, begin: bytes, end: bytes) -> list[bytes]:
+        """Return the names of the recorded rows in [begin, end) as of the last commit."""
+        return [name for name, _ in all_items(self._required(), begin, end, step=_STEP)]
+
+    def take_rows(self, rows: Rows, key_end: Callable[[bytes], int]) -> None:
+        """Make recorded rows what they are elsewhere, with their entries in the indexes by time.
+
+        Args:
+            rows: By name; None removes one.
+            key_end: Returns where the key ends in a name.
+        """
+        names = list(rows)
+        places = [(name[1 : (end := key_end(name))], name[end:]) for name in names]
+        for name, (place, suffix), before in zip(names, places, self.fetch(places), strict=True):
+            row = rows[name]
+            if row == before:
+                continue
+            for entry in entries_replaced([(name, before)]):
+                self._entries_with(entry).remove(entry)
+            for entry in entries_of({name: row}):
+                self._entries_with(entry).add(entry)
+            self.put(place, suffix, row)
+
+    def _entries_with(self, entry: bytes) -> EntryIndex:
+        return self._due if entry[:1] == DUE else self._filed
+
     def foreign_rows(
         self, begin: bytes, limit: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
@@ -298,7 +355,7 @@ class KeyedStore:
 
     def _foreign_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return where rows of groups lie that are not owned, ascending."""
-        owned = self.owned
+        owned = self.kept
         ranges = []
         for family in sorted((STATE, TIMERS)):
             ranges.append((family, family + group_bytes(owned.begin)))
@@ -385,6 +442,8 @@ class KeyedStore:
                 (timers if is_due else stale).append((expiry, key))
             for expiry, key in stale:
                 self._due.remove(due_entry(expiry, key))
+                if self.absorption is not None and group_of(key) in self.absorption.given:
+                    self.absorption.set_aside.add((expiry, key))
             if not stale or not more:
                 break
             # The index may have entries too many, after a making of it: others take their places, and none is a storm.
@@ -500,6 +559,7 @@ class KeyedStore:
             raise StoreError(self._fqn, f"cannot restore: {error}") from error
         index = self._committed()
         self._begin(index.rows)
+        self.stop_absorbing()
         checkpoint = stored_checkpoint(self._fqn, index.checkpoint)
         whole = whole_checkpoint(self._fqn, checkpoint, index.segments)
         fork = self._local_state.fork.encode()

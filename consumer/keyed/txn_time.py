@@ -80,6 +80,29 @@ def begun(
     return TimeState(batch_ms, watermark, before.watermark_ms, sources, before.storm_ms)
 
 
+def merged(ours: TimeState, theirs: TimeState) -> TimeState:
+    """Return the times of a shard that took the keys of another one over, both behind the same rows.
+
+    The watermarks are the lesser ones: neither shard's rows become late by the other's. The next transaction makes the
+    watermark of all these rows, as each of the two would have.
+    """
+    sources = dict(ours.sources)
+    for journal, other in theirs.sources.items():
+        own = sources.get(journal)
+        if own is not None:
+            latest = [each.latest_ms for each in (own, other) if each.latest_ms is not None]
+            other = SourceTime(max(own.seen_ms, other.seen_ms), min(latest, default=None))
+        sources[journal] = other
+    return TimeState(
+        max(ours.batch_ms, theirs.batch_ms),
+        min(ours.watermark_ms, theirs.watermark_ms),
+        min(ours.late_ms, theirs.late_ms),
+        sources,
+        ours.storm_ms,
+        min(ours.floor_ms, theirs.floor_ms),
+    )
+
+
 def observe(state: TimeState, journal: str, latest_ms: int | None) -> None:
     """Note that a source had rows in a transaction.
 

@@ -1,10 +1,10 @@
 """The autoscaler of a member: while the member leads, it decides every few seconds, and logs and does what it decides.
 
     load reports, specs, members ──► sample ──► `broadsheet.consumer.elastic.scaling` ──► an entry of the move log,
-                                                fenced by the leader's epoch ──► split ──► as if an operator had asked
+                                                fenced by the leader's epoch ──► split or merge, as operators do
 
-The entry comes first, so a leader that is superseded does nothing. A split is the one that operators order
-(`ElasticClient`), with all of its checks; one that is refused is logged with the reason and not repeated within the
+The entry comes first, so a leader that is superseded does nothing. Splits and merges are those that operators order
+(`ElasticClient`), with all of their checks; one that is refused is logged with the reason and not repeated within the
 hour. Members are not started here: their wanted number is a metric, which the leader alone has.
 """
 
@@ -35,6 +35,7 @@ from broadsheet.allocator.state.load import MemberReport, ReplicaLoad
 from broadsheet.consumer.client.elastic_client import ElasticClient
 from broadsheet.consumer.elastic.family import Ownership
 from broadsheet.consumer.elastic.fork import forks_prefix
+from broadsheet.consumer.elastic.merge import merges_prefix
 from broadsheet.consumer.elastic.scaling import (
     FAMILY_RATE,
     MEMBERS,
@@ -56,8 +57,6 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import BroadsheetError, ValidationError
 
-MERGE_REFUSED = "this release cannot merge shards"
-"""Reason why a merge that was decided is not carried out."""
 _MILLISECONDS = 1000.0
 _NOTHING = MemberReport()
 _CHANGES = frozenset({ScalingAction.SPLIT.value, ScalingAction.MERGE.value})
@@ -66,10 +65,10 @@ _RULES = frozenset(each.value for each in ScalingRule)
 _log = structlog.get_logger()
 
 
-class ShardSplitter(Protocol):
-    """Splits shards, as operators do."""
+class ShardReshaper(Protocol):
+    """Splits and merges shards, as operators do."""
 
-    async def check(self, shard_id: str, at_group: int) -> None:
+    async def check_split(self, shard_id: str, at_group: int) -> None:
         """Raise what would keep a shard from being split so; change nothing."""
         ...
 
@@ -77,9 +76,17 @@ class ShardSplitter(Protocol):
         """Begin a split."""
         ...
 
+    async def check_merge(self, shard_id: str, absorbed: str) -> None:
+        """Raise what would keep two shards from being merged; change nothing."""
+        ...
 
-class MemberSplitter:
-    """Has the Elastic service of a member split shards."""
+    async def merge(self, shard_id: str, absorbed: str) -> None:
+        """Begin a merge."""
+        ...
+
+
+class MemberReshaper:
+    """Has the Elastic service of a member split and merge shards."""
 
     def __init__(self, client: Callable[[], ElasticClient], journals: JournalClient) -> None:
         """Keep the arguments.
@@ -91,7 +98,7 @@ class MemberSplitter:
         self._client = client
         self._journals = journals
 
-    async def check(self, shard_id: str, at_group: int) -> None:
+    async def check_split(self, shard_id: str, at_group: int) -> None:
         """Raise what would keep a shard from being split so; change nothing."""
         async with self._client() as elastic:
             await elastic.plan_split(shard_id, at_group=at_group)
@@ -100,6 +107,16 @@ class MemberSplitter:
         """Begin a split."""
         async with self._client() as elastic:
             await elastic.split(shard_id, self._journals, at_group=at_group)
+
+    async def check_merge(self, shard_id: str, absorbed: str) -> None:
+        """Raise what would keep two shards from being merged; change nothing."""
+        async with self._client() as elastic:
+            await elastic.merge(shard_id, absorbed, dry_run=True)
+
+    async def merge(self, shard_id: str, absorbed: str) -> None:
+        """Begin a merge."""
+        async with self._client() as elastic:
+            await elastic.merge(shard_id, absorbed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +136,7 @@ class Autoscaler:
         *,
         fence: Callable[[], Fence | None],
         move_log: MoveLog,
-        splitter: ShardSplitter,
+        reshaper: ShardReshaper,
         policy: ScalingPolicy,
         clock: Clock,
         registry: CollectorRegistry,
@@ -130,7 +147,7 @@ class Autoscaler:
             membership: Of this process.
             fence: Returns the comparisons of the leader's writes; None while this member does not lead.
             move_log: Where decisions are logged.
-            splitter: Carries splits out.
+            reshaper: Carries splits and merges out.
             policy: The rules.
             clock: Time.
             registry: Of Prometheus metrics.
@@ -140,7 +157,7 @@ class Autoscaler:
         self._keys = AuxiliaryKeys(membership.key_space.keys.root)
         self._fence = fence
         self._move_log = move_log
-        self._splitter = splitter
+        self._reshaper = reshaper
         self._policy = policy
         self._clock = clock
         self._state: ScalingState | None = None
@@ -200,10 +217,10 @@ class Autoscaler:
             outcome = DecisionOutcome.OBSERVED
         if not await self._tell(decision, outcome, reason, fence):
             return None
-        if outcome is not DecisionOutcome.ORDERED or decision.action is not ScalingAction.SPLIT:
+        if outcome is not DecisionOutcome.ORDERED:
             return outcome
         try:
-            await self._splitter.split(decision.shard_id, decision.at_group)
+            await self._carry_out(decision)
         except BroadsheetError as error:
             if not await self._tell(decision, DecisionOutcome.REFUSED, str(error), fence):
                 return None
@@ -212,14 +229,20 @@ class Autoscaler:
 
     async def _refusal(self, decision: ScalingDecision) -> str:
         """Return why a change cannot be carried out; empty: it can."""
-        if decision.action is ScalingAction.MERGE:
-            return MERGE_REFUSED
-        if decision.action is ScalingAction.SPLIT:
-            try:
-                await self._splitter.check(decision.shard_id, decision.at_group)
-            except BroadsheetError as error:
-                return str(error)
+        try:
+            if decision.action is ScalingAction.MERGE:
+                await self._reshaper.check_merge(decision.shard_id, decision.absorbed_id)
+            elif decision.action is ScalingAction.SPLIT:
+                await self._reshaper.check_split(decision.shard_id, decision.at_group)
+        except BroadsheetError as error:
+            return str(error)
         return ""
+
+    async def _carry_out(self, decision: ScalingDecision) -> None:
+        if decision.action is ScalingAction.MERGE:
+            await self._reshaper.merge(decision.shard_id, decision.absorbed_id)
+        elif decision.action is ScalingAction.SPLIT:
+            await self._reshaper.split(decision.shard_id, decision.at_group)
 
     async def _tell(
         self, decision: ScalingDecision, outcome: DecisionOutcome, reason: str, fence: Fence
@@ -270,8 +293,6 @@ class Autoscaler:
         found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         # For thousands of shards this takes long.
         reports = await asyncio.to_thread(_decoded, prefix, found.kvs)
-        prefix = forks_prefix(self._key_space.keys.root)
-        forks = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         members = self._key_space.members.values()
         return ClusterSample(
             at_seconds=self._clock.monotonic_seconds(),
@@ -280,8 +301,17 @@ class Autoscaler:
                 load.cpu_ratio for each in reports.values() for load in each.replicas.values()
             ),
             members=sum(not member.value.is_exiting() for member in members),
-            under_way=len(forks.kvs),
+            under_way=await self._under_way(),
         )
+
+    async def _under_way(self) -> int:
+        """Return how many splits and merges are not over; not those whose family was deleted meanwhile."""
+        root, count = self._key_space.keys.root, 0
+        for prefix in (forks_prefix(root), merges_prefix(root)):
+            found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+            shards = [ItemId(kv.key[len(prefix) :].decode(errors="replace")) for kv in found.kvs]
+            count += sum(each in self._key_space.items for each in shards)
+        return count
 
     def _shard_samples(self, reports: Mapping[MemberId, MemberReport]) -> Sequence[ShardSample]:
         """Return all shards but forks, and those that are paused."""

@@ -23,7 +23,7 @@ from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
 from broadsheet.consumer.client.elastic_client import ElasticClient
 from broadsheet.consumer.elastic.scaling_policy import ScalingMode
-from broadsheet.consumer.member.autoscaler import Autoscaler, MemberSplitter
+from broadsheet.consumer.member.autoscaler import Autoscaler, MemberReshaper
 from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.crash_watch import CrashWatch
@@ -448,7 +448,7 @@ def _autoscaler(given: Surroundings, membership: LocalMember, session: Session) 
         membership,
         fence=lambda: session.leadership.fence,
         move_log=session.allocation.move_log,
-        splitter=MemberSplitter(client, given.journals),
+        reshaper=MemberReshaper(client, given.journals),
         policy=given.config.scaling,
         clock=given.clock,
         registry=given.registry,

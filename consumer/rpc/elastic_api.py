@@ -1,8 +1,9 @@
-"""The Elastic service: SplitShard, CancelSplit, ListSplits, PrepareFork.
+"""The Elastic service: SplitShard, CancelSplit, ListSplits; MergeShards, CancelMerge, ListMerges; PrepareFork.
 
-SplitShard, CancelSplit   by any member: one transaction in etcd; the child's replica does the rest
-ListSplits                by any member, from etcd
-PrepareFork               by the member of the parent's primary, for the child's replica
+SplitShard, CancelSplit     by any member: one transaction in etcd; the child's replica does the rest
+MergeShards, CancelMerge    by any member: one transaction in etcd; the survivor's primary does the rest
+ListSplits, ListMerges      by any member, from etcd
+PrepareFork                 by the member of the primary that is to rest, for the child's or the survivor's
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.consumer.application import MessageProducer
-from broadsheet.consumer.elastic.family import Ownership, is_fork
-from broadsheet.consumer.elastic.flip import HeldKey, begin_txn, cancel_txn
+from broadsheet.consumer.application import FollowingApplication, MessageProducer
+from broadsheet.consumer.elastic.family import Ownership, absorbed_by, is_fork
+from broadsheet.consumer.elastic.flip import (
+    HeldKey,
+    Rest,
+    begin_merge_txn,
+    begin_txn,
+    cancel_merge_txn,
+    cancel_txn,
+)
 from broadsheet.consumer.elastic.fork import (
     ForkHold,
     ForkRecord,
@@ -28,6 +36,14 @@ from broadsheet.consumer.elastic.fork import (
     forks_prefix,
 )
 from broadsheet.consumer.elastic.fork_progress import split_progress
+from broadsheet.consumer.elastic.merge import (
+    MergeRecord,
+    absorbed_mark,
+    decode_merge,
+    merges_prefix,
+)
+from broadsheet.consumer.elastic.merge_plan import MergePlan, plan_merge
+from broadsheet.consumer.elastic.merge_progress import merge_progress
 from broadsheet.consumer.elastic.split_plan import SplitPlan, SplitWish, plan_split
 from broadsheet.consumer.errors import ShardNotFoundError, SplitConflictError, SplitDelayedError
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
@@ -51,10 +67,16 @@ from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.wire import elastic_pb2_grpc
 from broadsheet.wire.elastic_pb2 import (
+    CancelMergeRequest,
+    CancelMergeResponse,
     CancelSplitRequest,
     CancelSplitResponse,
+    ListMergesRequest,
+    ListMergesResponse,
     ListSplitsRequest,
     ListSplitsResponse,
+    MergeShardsRequest,
+    MergeShardsResponse,
     PrepareForkRequest,
     PrepareForkResponse,
     SplitShardRequest,
@@ -98,6 +120,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._local_shards = local_shards
         self._journals = journals
         self._indivisible = _why_not_split(application)
+        self._unmergeable = self._indivisible or _why_not_merged(application)
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(membership, self._stored)
 
@@ -122,7 +145,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             parent,
             SplitWish(at_group=request.at_group or None, child=request.child),
             ids=self._key_space.items.keys(),
-            forks=[spec for spec in self._families.members_of(family) if is_fork(spec)],
+            members=self._families.members_of(family),
         )
         if not is_visible(plan.child, allowed.selector):
             raise NotAuthorizedError(
@@ -198,6 +221,113 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             response.splits.append(_split_of(child, record))
         return response
 
+    async def MergeShards(  # noqa: N802 - gRPC's name
+        self, request: MergeShardsRequest, context: Context
+    ) -> MergeShardsResponse:
+        """Begin a merge, or return its plan."""
+        validate_shard_id(request.shard, "shard")
+        validate_shard_id(request.other, "other")
+        if request.survivor:
+            validate_shard_id(request.survivor, "survivor")
+        allowed = claims_of(context)
+        first, first_revision = await self._visible_spec(request.shard, allowed)
+        second, second_revision = await self._visible_spec(request.other, allowed)
+        if self._unmergeable:
+            raise ValidationError(
+                "shard", f"shard {first.id} cannot be merged, because {self._unmergeable}"
+            )
+        family = Ownership.of(first).family
+        # Before the splits that are under way are read: one that begins, or is committed, meanwhile changes it.
+        family_revision = await self._families.seen_revision(family)
+        plan = plan_merge(
+            first,
+            second,
+            survivor=request.survivor,
+            others=self._families.members_of(family),
+            splitting=await self._splitting(),
+        )
+        response = _merge_plan_answer(plan)
+        if request.dry_run:
+            return response
+        await self._families.require_ranges()
+        revisions = {first.id: first_revision, second.id: second_revision}
+        checkpoint = begin_merge_txn(
+            plan,
+            self._keys,
+            survivor_revision=revisions[plan.survivor.id],
+            absorbed_revision=revisions[plan.absorbed.id],
+            family_revision=family_revision,
+        )
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        if not result.succeeded:
+            raise SplitConflictError(
+                f"shard {first.id}, {second.id}, or another of their family, changed meanwhile; nothing was changed: "
+                "merge again"
+            )
+        _log.info(
+            "merge.begun", shard=plan.survivor.id, absorbed=plan.absorbed.id, owned=str(plan.owned)
+        )
+        await self._key_space.read_back(result.header.revision)
+        response.revision = result.header.revision
+        return response
+
+    async def CancelMerge(  # noqa: N802 - gRPC's name
+        self, request: CancelMergeRequest, context: Context
+    ) -> CancelMergeResponse:
+        """Give a merge up, as long as the absorbed shard serves."""
+        validate_shard_id(request.survivor, "survivor")
+        survivor, revision = await self._visible_spec(request.survivor, claims_of(context))
+        if not absorbed_by(survivor):
+            raise ValidationError(
+                "survivor",
+                f"shard {survivor.id} takes over no other one, or has done so: nothing can be cancelled",
+            )
+        checkpoint = cancel_merge_txn(survivor, revision, self._keys)
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        if not result.succeeded:
+            raise SplitConflictError(
+                f"shard {survivor.id} changed meanwhile, and may have all keys by now; nothing was changed"
+            )
+        _log.info("merge.cancelled", shard=survivor.id, absorbed=absorbed_by(survivor))
+        await self._key_space.read_back(result.header.revision)
+        return CancelMergeResponse(revision=result.header.revision)
+
+    async def ListMerges(  # noqa: N802 - gRPC's name
+        self, request: ListMergesRequest, context: Context
+    ) -> ListMergesResponse:
+        """Return the merges that are not over, of shards that the caller may see."""
+        del request
+        allowed = claims_of(context).selector
+        prefix = merges_prefix(self._keys.root)
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        response = ListMergesResponse()
+        for kv in found.kvs:
+            survivor = kv.key[len(prefix) :].decode(errors="replace")
+            item = self._key_space.items.get(ItemId(survivor))
+            spec = None if item is None else _spec_of(item.kv.value)
+            if spec is None or not is_visible(spec, allowed):
+                continue
+            try:
+                record = decode_merge(kv.value)
+            except DocumentError as error:
+                response.merges.add(survivor=survivor, reason=str(error))
+                continue
+            response.merges.append(_merge_of(survivor, record))
+        return response
+
+    async def _splitting(self) -> frozenset[str]:
+        """Return the shards with a part in a split that is not over."""
+        prefix = forks_prefix(self._keys.root)
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        children = {kv.key[len(prefix) :].decode(errors="replace"): kv.value for kv in found.kvs}
+        return frozenset(
+            shard_id
+            for child, value in children.items()
+            for shard_id in (child, decode_fork(value).parent)
+            # What a family left that was deleted meanwhile concerns nobody.
+            if ItemId(child) in self._key_space.items
+        )
+
     async def PrepareFork(  # noqa: N802 - gRPC's name
         self, request: PrepareForkRequest, context: Context
     ) -> PrepareForkResponse:
@@ -213,20 +343,28 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         async with asyncio.timeout(CATCH_UP_SECONDS):
             await self._key_space.read_back(request.child_revision)
         item = self._key_space.items.get(ItemId(request.child))
-        if item is None or value_of(_spec_of(item.kv.value).labels, FORK_OF) != request.parent:
-            raise SplitDelayedError(f"shard {request.child} is no fork of {request.parent}")
+        child = ShardSpec() if item is None else _spec_of(item.kv.value)
+        is_merge = absorbed_by(child) == request.parent
+        if not is_merge and value_of(child.labels, FORK_OF) != request.parent:
+            raise SplitDelayedError(
+                f"shard {request.child} is no fork of {request.parent}, and does not absorb it"
+            )
+        fqn = self._keys.item(ItemId(request.child)).decode()
         shard = self._local_shards.shards.get(ItemId(request.parent))
         if shard is None or not shard.primary:
             raise SplitDelayedError(f"shard {request.parent} has no primary here")
         held = await shard.prepare_fork(
             HoldOrder(
                 ForkHold(child=request.child, attempt=request.attempt),
-                child_fqn=self._keys.item(ItemId(request.child)).decode(),
+                mark_content=absorbed_mark(fqn) if is_merge else fqn,
                 child_revision=request.child_revision,
+                read_through=dict(request.read_through) if is_merge else None,
             )
         )
         return PrepareForkResponse(
-            assignment_key=held.key, assignment_create_revision=held.create_revision
+            assignment_key=held.assignment.key,
+            assignment_create_revision=held.assignment.create_revision,
+            read_through=held.read_through,
         )
 
     async def _visible_spec(self, shard_id: str, allowed: Claims) -> tuple[ShardSpec, int]:
@@ -261,8 +399,8 @@ class PeerParentCaller:
         self._peers = peers
         self._auth = auth
 
-    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> HeldKey:
-        """Have it rest; return its assignment.
+    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> Rest:
+        """Have it rest; return its assignment, and where it stands.
 
         Raises:
             SplitDelayedError: it does not rest now, or has no primary.
@@ -282,7 +420,10 @@ class PeerParentCaller:
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
             raise SplitDelayedError(f"shard {request.parent} does not rest: {details}") from error
-        return HeldKey(response.assignment_key, response.assignment_create_revision)
+        return Rest(
+            assignment=HeldKey(response.assignment_key, response.assignment_create_revision),
+            read_through=dict(response.read_through),
+        )
 
     def _endpoint_of(self, parent: str) -> str:
         for assignment in self._key_space.assignments_of(ItemId(parent)):
@@ -298,6 +439,15 @@ def _why_not_split(application: object) -> str:
     if not reason and isinstance(application, MessageProducer):
         return "its messages come from no journals, and other sources are read by one shard"
     return reason
+
+
+def _why_not_merged(application: object) -> str:
+    if isinstance(application, FollowingApplication):
+        return ""
+    return (
+        f"{type(application).__name__} keeps no index of another shard's log that can be followed "
+        "(`FollowingApplication`)"
+    )
 
 
 def _spec_of(value: bytes) -> ShardSpec:
@@ -321,5 +471,27 @@ def _split_of(child: str, record: ForkRecord) -> ListSplitsResponse.Split:
         given_begin=record.begin,
         given_end=record.end,
         progress=split_progress(child, record),
+        reason=record.reason,
+    )
+
+
+def _merge_plan_answer(plan: MergePlan) -> MergeShardsResponse:
+    return MergeShardsResponse(
+        survivor=plan.survivor.id,
+        absorbed=plan.absorbed.id,
+        given_begin=plan.given.begin,
+        given_end=plan.given.end,
+        owned_begin=plan.owned.begin,
+        owned_end=plan.owned.end,
+    )
+
+
+def _merge_of(survivor: str, record: MergeRecord) -> ListMergesResponse.Merge:
+    return ListMergesResponse.Merge(
+        survivor=survivor,
+        absorbed=record.absorbed,
+        given_begin=record.begin,
+        given_end=record.end,
+        progress=merge_progress(survivor, record),
         reason=record.reason,
     )

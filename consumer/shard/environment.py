@@ -17,7 +17,7 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.direct.record_intents import INTENT_BYTES_MAX
-from broadsheet.consumer.elastic.flip import HeldKey
+from broadsheet.consumer.elastic.flip import Rest
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.input_queue import ReadAhead
 from broadsheet.consumer.shard.metrics import ShardMetrics
@@ -45,10 +45,10 @@ class RevisionWaiter(Protocol):
 
 
 class ParentCaller(Protocol):
-    """Reaches the primary of a shard that is split, wherever it is."""
+    """Reaches the primary of a shard that is split or absorbed, wherever it is."""
 
-    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> HeldKey:
-        """Have it rest; return its assignment.
+    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> Rest:
+        """Have it rest; return its assignment, and where it stands.
 
         Raises:
             SplitDelayedError: it does not rest now, or has no primary.

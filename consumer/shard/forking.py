@@ -210,7 +210,7 @@ class Forking:
         caller = self._environment.parents
         if caller is None:
             raise SplitDelayedError("this process cannot reach other members")
-        return await caller.prepare(
+        rest = await caller.prepare(
             PrepareForkRequest(
                 parent=self._parent,
                 child=hold.child,
@@ -219,6 +219,7 @@ class Forking:
             ),
             timeout_seconds=ASK_SECONDS,
         )
+        return rest.assignment
 
     async def own_log(self) -> tuple[HintKeeper, FSMHints]:
         """Play up to the mark, and go on in our own log.

@@ -1,9 +1,13 @@
-"""The rest of a primary while a fork takes over a part of its keys.
+"""The rest of a primary while another shard takes over keys: a fork a part of them, the survivor of a merge all.
 
     asked ─► transactions close: all is durable and acknowledged ─► fork-hold put ─► mark recorded ─► answered
                                                                                                        │
           the spec has a narrower range: it was forked ◄───────────────────────────────────────────────┤
-          the time is over: the hold is deleted, if it is there ─► not forked, else the spec says ◄────┘
+          the spec is gone: the shard was absorbed ◄───────────────────────────────────────────────────┤
+          the time is over: the hold is deleted, if it is there ─► nothing changed, else the spec says ┘
+
+For a merge, both shards stop at the same place of their sources first: the survivor says where it stands, and this one
+reads on to there, or stands farther on and says so.
 
 The hold in etcd decides, never the clock: a parent that cannot ask goes on resting. Queries are served throughout.
 """
@@ -11,7 +15,7 @@ The hold in etcd decides, never the clock: a parent that cannot ask goes on rest
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,11 +25,12 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import TxnCheckpoint
 from broadsheet.consumer.elastic.family import is_of_family
-from broadsheet.consumer.elastic.flip import HeldKey, hold_txn, release_txn
+from broadsheet.consumer.elastic.flip import HeldKey, Rest, hold_txn, release_txn
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key, mark_of
 from broadsheet.consumer.errors import AssignmentLostError, SplitDelayedError
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.input_queue import InputBound
 from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.wire.key_range import key_range_of
@@ -40,16 +45,18 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class HoldOrder:
-    """A child's request that the parent rests."""
+    """The request of a fork, or of the survivor of a merge, that a primary rests."""
 
     hold: ForkHold
-    child_fqn: str
+    mark_content: str
+    """Content of the mark: of a fork, its full name."""
     child_revision: int
-    """That wrote the child's spec."""
-    answer: asyncio.Future[HeldKey] = field(
+    """That wrote the asking shard's spec."""
+    read_through: Mapping[str, int] | None = None
+    """Where the survivor of a merge stands, bytes by journal; None: a fork asks, and stands nowhere."""
+    answer: asyncio.Future[Rest] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """Resolves with the primary's assignment."""
 
 
 class RestingTransactions(Protocol):
@@ -63,13 +70,25 @@ class RestingTransactions(Protocol):
         """Let transactions begin again."""
         ...
 
+    def bound(self, through: Mapping[str, int]) -> InputBound:
+        """Have input end where it is, or at given offsets if those are behind; return where.
+
+        Raises:
+            SplitDelayedError: transactions have not begun.
+        """
+        ...
+
+    def unbound(self) -> None:
+        """Have input go on."""
+        ...
+
     async def on_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`, run on the shard's worker thread."""
         ...
 
 
 class ForkHolding:
-    """Rests one attempt of a primary for one fork at a time. `run` it beside the transactions."""
+    """Rests one attempt of a primary for one other shard at a time. `run` it beside the transactions."""
 
     def __init__(
         self,
@@ -82,10 +101,10 @@ class ForkHolding:
         """Bind to an attempt.
 
         Args:
-            shard: The parent.
+            shard: The one that rests.
             environment: The services and limits of this process.
             transactions: Of the attempt.
-            hold_seconds: How long it rests for a child that does not commit.
+            hold_seconds: How long it rests for another one that does not commit.
         """
         self._shard = shard
         self._environment = environment
@@ -96,8 +115,8 @@ class ForkHolding:
         self._idle.set()
         self._narrowed = asyncio.Event()
 
-    async def prepare(self, order: HoldOrder) -> HeldKey:
-        """Rest for an attempt of a fork; return our assignment, by which the child commits.
+    async def prepare(self, order: HoldOrder) -> Rest:
+        """Rest for an attempt of a fork or a merge; return our assignment, by which the other one commits.
 
         Raises:
             SplitDelayedError: not now; the error says why.
@@ -149,15 +168,17 @@ class ForkHolding:
             await self.hold(order)
         finally:
             _fail(order, SplitDelayedError(f"shard {self._shard.id} stopped"))
+        # Not if that failed, or was cancelled: whose the keys are is not known then.
+        self._transactions.unbound()
         self._transactions.go_on()
 
     async def hold(self, order: HoldOrder) -> None:
         """Rest for an order, answer it, and return once it is decided which keys are ours."""
         shard, before = self._shard, key_range_of(self._shard.spec.labels)
-        held = self._transactions.rest()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await held.wait()
+                read_through = await self._stand(order)
+                await self._transactions.rest().wait()
         except TimeoutError:
             _fail(
                 order,
@@ -165,6 +186,9 @@ class ForkHolding:
                     f"shard {shard.id} did not commit within {CLOSE_SECONDS:g} s: look at its commits"
                 ),
             )
+            return
+        except SplitDelayedError as error:
+            _fail(order, error)
             return
         value = encode_hold(order.hold)
         assignment = HeldKey.of(shard.assignment.kv)
@@ -181,7 +205,7 @@ class ForkHolding:
                 _fail(
                     order,
                     SplitDelayedError(
-                        f"shard {shard.id} does not rest for {order.hold.child}: the split was cancelled, the "
+                        f"shard {shard.id} does not rest for {order.hold.child}: that was cancelled, the "
                         "shard has another assignment, or it rests for another attempt"
                     ),
                 )
@@ -189,7 +213,7 @@ class ForkHolding:
             await self.mark(order)
             _log.info("split.parent_rests", shard=shard.id, child=order.hold.child)
             if not order.answer.done():
-                order.answer.set_result(assignment)
+                order.answer.set_result(Rest(assignment=assignment, read_through=read_through))
             await self._until_narrower(before)
         except EtcdError as error:
             # The hold may be there all the same, so it is looked for below.
@@ -198,6 +222,23 @@ class ForkHolding:
             released = await self._release(value)
             await self._see_spec()
             _log.info("split.parent_goes_on", shard=shard.id, timed_out=released)
+
+    async def _stand(self, order: HoldOrder) -> Mapping[str, int]:
+        """Read on to where the survivor of a merge stands, unless we are farther on; return where we stand.
+
+        Raises:
+            SplitDelayedError: its sources are not ours, or nothing is read now.
+        """
+        wanted = order.read_through
+        if wanted is None:
+            return {}
+        bound = self._transactions.bound(wanted)
+        if wanted.keys() != bound.through.keys():
+            raise SplitDelayedError(
+                f"shard {self._shard.id} reads other sources than {order.hold.child}, which takes its keys over"
+            )
+        await bound.reached.wait()
+        return bound.through
 
     async def mark(self, order: HoldOrder) -> None:
         """Record the mark, so that it is durable behind all that was committed."""
@@ -218,15 +259,7 @@ class ForkHolding:
             pass
 
     async def _release(self, hold: bytes) -> bool:
-        """Delete a hold unless it is gone; return whether it was there. For as long as it takes."""
-        checkpoint = release_txn(self._environment.keys, self._shard.id, hold)
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._succeeds(checkpoint)
-            except EtcdError as error:
-                _log.warning("split.release_waits", shard=self._shard.id, error=str(error))
-                await backoff.sleep()
+        return await release_hold(self._environment, self._shard.id, hold)
 
     async def _release_late(self, assignment: HeldKey) -> None:
         # Its answer was lost, and it came behind the release. Holds are made one after the other, so none is in use.
@@ -241,33 +274,51 @@ class ForkHolding:
             _log.info("split.late_hold_released", shard=self._shard.id)
 
     async def _see_spec(self) -> None:
-        """Wait until the mirror shows the spec that etcd has now: it says which keys are ours.
-
-        Raises:
-            AssignmentLostError: there is none.
-        """
-        key = self._environment.keys.item(ItemId(self._shard.id))
-        backoff = Backoff()
-        while True:
-            try:
-                found = (await self._environment.etcd.get_range(key)).kvs
-            except EtcdError as error:
-                _log.warning("split.spec_waits", shard=self._shard.id, error=str(error))
-                await backoff.sleep()
-                continue
-            if not found:
-                raise AssignmentLostError(f"shard {self._shard.id} was deleted")
-            await self._environment.key_space.wait_for_revision(found[0].mod_revision)
-            return
+        await see_spec(self._environment, self._shard.id)
 
     async def _succeeds(self, checkpoint: TxnCheckpoint) -> bool:
         result = await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
         return result.succeeded
 
 
+async def release_hold(environment: ShardEnvironment, shard_id: str, hold: bytes) -> bool:
+    """Delete a shard's hold unless it is gone or another one; return whether it was there. For as long as it takes."""
+    checkpoint = release_txn(environment.keys, shard_id, hold)
+    backoff = Backoff()
+    while True:
+        try:
+            result = await environment.etcd.txn(checkpoint.compares, checkpoint.operations)
+        except EtcdError as error:
+            _log.warning("split.release_waits", shard=shard_id, error=str(error))
+            await backoff.sleep()
+        else:
+            return result.succeeded
+
+
+async def see_spec(environment: ShardEnvironment, shard_id: str) -> None:
+    """Wait until the mirror shows the spec that etcd has now: it says which keys are the shard's.
+
+    Raises:
+        AssignmentLostError: there is none.
+    """
+    key = environment.keys.item(ItemId(shard_id))
+    backoff = Backoff()
+    while True:
+        try:
+            found = (await environment.etcd.get_range(key)).kvs
+        except EtcdError as error:
+            _log.warning("split.spec_waits", shard=shard_id, error=str(error))
+            await backoff.sleep()
+            continue
+        if not found:
+            raise AssignmentLostError(f"shard {shard_id} was deleted, or absorbed by another one")
+        await environment.key_space.wait_for_revision(found[0].mod_revision)
+        return
+
+
 def _recorded_mark(recorder: FileRecorder, order: HoldOrder) -> Any:
     """Record the mark of an attempt; return what resolves once it is durable. On the worker thread."""
-    recorder.set_property(mark_of(order.hold.attempt), order.child_fqn)
+    recorder.set_property(mark_of(order.hold.attempt), order.mark_content)
     return recorder.barrier()
 
 

@@ -7,6 +7,9 @@
 Sources of one shard share its queue by bytes: of the readers that wait, the one goes first whose source has the fewest
 bytes in the queue. So a source of large batches does not crowd out one of small batches, whichever comes first.
 
+A *bound* is set while shards are merged: of each source nothing is taken that begins at an offset or behind, until the
+bound is gone. What is held back stays where it is, in the queue or with its reader.
+
 Shards of one member share its memory in equal parts. A slow shard fills its own part and then makes its own readers
 wait; what its neighbours may read ahead does not depend on how slow it is, only on how many shards there are.
 """
@@ -17,7 +20,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from broadsheet.journals.message.batch import MessageBatch
@@ -132,6 +135,16 @@ class InputBounds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class InputBound:
+    """Where input ends for a while."""
+
+    through: Mapping[str, int]
+    """Nothing is taken that begins there or behind, bytes by journal; of other journals, nothing at all."""
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once all before is taken, and handed to the application."""
+
+
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A reader that waits for room."""
 
@@ -142,12 +155,19 @@ class _Waiting:
 class InputQueue:
     """FIFO queue with one consumer, which is notified of arrivals and of the close."""
 
-    def __init__(self, bounds: InputBounds, *, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bounds: InputBounds,
+        *,
+        on_ready: Callable[[], None],
+        read_through: Mapping[str, int] | None = None,
+    ) -> None:
         """Create an empty queue.
 
         Args:
             bounds: A batch larger than they allow is admitted when the queue is empty.
             on_ready: Called after each arrival, and when the queue is closed.
+            read_through: What was read before, bytes by journal.
         """
         self._bounds = bounds
         self._share = bounds.share
@@ -161,6 +181,28 @@ class InputQueue:
         self._bytes = 0
         self._journal_bytes: Counter[str] = Counter()
         self._closed = False
+        self._taken: dict[str, int] = dict(read_through or {})
+        """Ends of what was taken, bytes by journal."""
+        self.bound: InputBound | None = None
+        """Where input ends for now."""
+
+    @property
+    def taken_through(self) -> Mapping[str, int]:
+        """Where each source's input was taken to, bytes by journal; those are ends of messages."""
+        return self._taken
+
+    @property
+    def is_at_bound(self) -> bool:
+        """Report whether all before the bound is taken; False without one.
+
+        A source whose next message begins behind it has nothing more before it, though a message that ended there may
+        be gone.
+        """
+        bound = self.bound
+        return bound is not None and all(
+            self._taken.get(journal, 0) >= through or self._next_begins(journal) >= through
+            for journal, through in bound.through.items()
+        )
 
     @property
     def closed(self) -> bool:
@@ -215,6 +257,8 @@ class InputQueue:
         Reading is faster than consuming where there is a backlog, and few large runs take less time than many small
         ones. A batch for which nothing waits is taken at once.
         """
+        if self.bound is not None:
+            return self._take_before(self.bound)
         if not self._batches:
             return None
         parts = [self._batches.popleft()]
@@ -228,13 +272,63 @@ class InputQueue:
             parts.append(self._batches.popleft())
             messages += len(following)
             size_bytes += _bytes_of(following)
-        self._messages -= messages
-        self._bytes -= size_bytes
-        self._journal_bytes[parts[0].journal] -= size_bytes
-        if self._share is not None:
-            self._share.give_back(size_bytes)
+        self._let_go(parts[0].journal, messages, size_bytes)
+        self._note_taken(parts[-1])
         self._admit_waiting()
         return MessageBatch.joined(parts)
+
+    def _take_before(self, bound: InputBound) -> MessageBatch | None:
+        """Return the oldest input that is before a bound: of a batch that waits in the queue, else of a reader's.
+
+        A reader's, too, because what is held back may leave no room for what must still come.
+        """
+        for at, batch in enumerate(self._batches):
+            part = _before(batch, bound)
+            if part is None:
+                continue
+            if len(part) == len(batch):
+                del self._batches[at]
+            else:
+                self._batches[at] = batch.span(len(part), len(batch))
+            # What is left is smaller by the whole part, also if frames between the two belong to neither.
+            left = _bytes_of(batch) - (
+                0 if len(part) == len(batch) else _bytes_of(self._batches[at])
+            )
+            self._let_go(part.journal, len(part), left)
+            self._note_taken(part)
+            self._admit_waiting()
+            return part
+        for at, waiting in enumerate(self._waiting):
+            part = _before(waiting.batch, bound)
+            if part is None:
+                continue
+            if len(part) == len(waiting.batch):
+                del self._waiting[at]
+                _wake(waiting)
+            else:
+                waiting.batch = waiting.batch.span(len(part), len(waiting.batch))
+            self._note_taken(part)
+            return part
+        return None
+
+    def _next_begins(self, journal: str) -> int:
+        """Return where the next message of a journal begins; before all offsets if none is here."""
+        held = [*self._batches, *(each.batch for each in self._waiting)]
+        return next(
+            (int(each.begins[0]) for each in held if each.journal == journal and len(each)), -1
+        )
+
+    def _note_taken(self, batch: MessageBatch) -> None:
+        if len(batch):
+            taken = self._taken.get(batch.journal, 0)
+            self._taken[batch.journal] = max(taken, int(batch.ends[-1]))
+
+    def _let_go(self, journal: str, messages: int, size_bytes: int) -> None:
+        self._messages -= messages
+        self._bytes -= size_bytes
+        self._journal_bytes[journal] -= size_bytes
+        if self._share is not None:
+            self._share.give_back(size_bytes)
 
     def _admit_waiting(self) -> None:
         """Admit readers that wait, those of the sources with the fewest bytes here first, as long as they fit.
@@ -268,6 +362,15 @@ class InputQueue:
             and self._bytes + size <= bounds.bytes_max
             and (self._share is None or self._share.fits(size))
         )
+
+
+def _before(batch: MessageBatch, bound: InputBound) -> MessageBatch | None:
+    """Return the messages of a batch that begin before a bound; None if there are none."""
+    through = bound.through.get(batch.journal, 0)
+    count = int(batch.begins.searchsorted(through))
+    if count == 0:
+        return None
+    return batch if count == len(batch) else batch.span(0, count)
 
 
 def _wake(waiting: _Waiting) -> None:

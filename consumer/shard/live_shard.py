@@ -28,7 +28,7 @@ from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.state.load import Lag
 from broadsheet.consumer.application import FollowingApplication, Store
 from broadsheet.consumer.elastic.family import is_fork
-from broadsheet.consumer.elastic.flip import HeldKey
+from broadsheet.consumer.elastic.flip import Rest
 from broadsheet.consumer.errors import (
     AssignmentLostError,
     ShardHeldBackError,
@@ -296,8 +296,8 @@ class LiveShard:
             return None
         return await self._recovery.follow_through()
 
-    async def prepare_fork(self, order: HoldOrder) -> HeldKey:
-        """Rest for an attempt of a fork; return our assignment, by which the child commits.
+    async def prepare_fork(self, order: HoldOrder) -> Rest:
+        """Rest for an attempt of a fork or a merge; return our assignment, by which the other shard commits.
 
         Raises:
             SplitDelayedError: not now: we do not serve, or rest already.

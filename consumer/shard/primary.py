@@ -22,18 +22,20 @@ from broadsheet.consumer.application import DividedByKey, SegmentKeeper, Store
 from broadsheet.consumer.errors import (
     ApplicationError,
     ShardStoppedError,
+    SplitDelayedError,
     StoreError,
     UnsupportedSpecError,
 )
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.absorbing import Absorbing
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.crash_loop import DeathRecord
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
 from broadsheet.consumer.shard.holding import ForkHolding
-from broadsheet.consumer.shard.input_queue import InputBounds
+from broadsheet.consumer.shard.input_queue import InputBound, InputBounds
 from broadsheet.consumer.shard.progress import (
     ACKNOWLEDGED,
     UNDONE,
@@ -170,8 +172,12 @@ class PrimaryAttempt:
         self._stopping = False
         self._rests = False
         """Transactions were asked to rest, also those of the next machine."""
+        self._bound: InputBound | None = None
+        """Where input ends for now, also that of the next machine."""
         self.holding = ForkHolding(shard, environment, self)
-        """Rests the transactions while a fork takes over a part of the keys."""
+        """Rests the transactions while another shard takes over keys."""
+        self.absorbing = Absorbing(shard, environment, self)
+        """Takes over the keys of another shard."""
         self._purge_watch = PurgeWatch(shard, environment)
         self.store: Store | None = None
         """Set while the attempt serves and is torn down."""
@@ -325,6 +331,35 @@ class PrimaryAttempt:
         if self._loop is not None:
             self._loop.post(tx.HoldReleased())
 
+    def bound(self, through: Mapping[str, int]) -> InputBound:
+        """Have input end where it is, or at given offsets if those are behind; return where.
+
+        Raises:
+            SplitDelayedError: transactions have not begun.
+        """
+        if self._loop is None:
+            raise SplitDelayedError(f"shard {self._shard.id} does not read now")
+        taken = self._loop.input.taken_through
+        self._bound = InputBound(
+            {
+                each.journal: max(taken.get(each.journal, 0), through.get(each.journal, 0))
+                for each in self._shard.spec.sources
+            }
+        )
+        self._loop.bound(self._bound)
+        return self._bound
+
+    def unbound(self) -> None:
+        """Have input go on."""
+        self._bound = None
+        if self._loop is not None:
+            self._loop.bound(None)
+
+    def wake(self) -> None:
+        """Have a transaction begin soon, though nothing may be read."""
+        if self._loop is not None:
+            self._loop.post(tx.WakeRequested())
+
     async def on_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`, run on the worker thread between batches.
 
@@ -338,6 +373,7 @@ class PrimaryAttempt:
     def on_spec_changed(self, *, sources_changed: bool) -> None:
         """Adopt a newer spec: limits from the next transaction on; sources by reading again at the next commit."""
         self.holding.on_spec_changed()
+        self.absorbing.on_spec_changed()
         self._purge_watch.on_spec_changed()
         if self._loop is None:
             return
@@ -418,6 +454,7 @@ class PrimaryAttempt:
     async def _become_ready(self, parts: _Parts, restored: _Restored) -> None:
         """Check the sources first, because callers must never see a store whose sources were replaced."""
         await parts.sources.check(restored.checkpoint)
+        await self.absorbing.forget_former()
         await self.holding.forget_former()
         self.progress.update(read_through_of(restored.checkpoint), {})
         self.ready_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
@@ -439,6 +476,8 @@ class PrimaryAttempt:
             group.start_soon(restored.hints.run(), name=f"hints {shard.id}")
         group.start_soon(parts.rollbacks.run(), name=f"rollbacks {shard.id}")
         group.start_soon(self.holding.run(), name=f"rest {shard.id}")
+        absorbing = self.absorbing.run(restored.store)
+        group.start_soon(absorbing, name=f"absorb {shard.id}")
         group.start_soon(self._purge_watch.run(restored.store), name=f"purge {shard.id}")
         if parts.records.are_any:
             group.start_soon(self._renew_records(parts.records), name=f"renew {shard.id}")
@@ -576,7 +615,13 @@ class PrimaryAttempt:
                 bytes_max=self._environment.config.input_bytes_max,
                 share=share,
             )
-            self._loop = TransactionLoop(machine, services, read_ahead=read_ahead)
+            self._loop = TransactionLoop(
+                machine,
+                services,
+                read_ahead=read_ahead,
+                read_through=read_through_of(checkpoint),
+            )
+            self._loop.bound(self._bound)
             await self._run_loop(store, checkpoint, sources, self._loop)
 
     async def _first_wake(self, services: TxnServices) -> float | None:

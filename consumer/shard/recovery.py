@@ -64,7 +64,7 @@ class Recovery:
             assignment: Returns ours as last observed.
             environment: The services and limits of this process.
             new_follower: Returns what follows the files in a directory until the log is taken over, if anything does.
-            parent: The shard of which this one becomes a fork: its log is played. None: our own log is.
+            parent: The shard whose log is played, because this one becomes its fork, or absorbs it. None: our own is.
         """
         self._spec = spec
         self._assignment = assignment
@@ -168,6 +168,18 @@ class Recovery:
         """
         assert self._player is not None, "it tails"
         self._player.stop_at_mark(mark)
+
+    async def marked(self) -> Path:
+        """Wait until the other shard's log is played up to the mark; return where its files are then.
+
+        Raises:
+            ServiceError: the log cannot be played.
+            OSError: as of the disk.
+        """
+        recovered = await asyncio.shield(self._outcome)
+        if isinstance(recovered, BaseException):
+            raise recovered
+        return recovered.directory
 
     async def fork(self) -> tuple[HintKeeper, FSMHints]:
         """Go on in our own log from the mark in the parent's; return our hints, and what keeps them.

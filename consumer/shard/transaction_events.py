@@ -203,6 +203,11 @@ class HoldReleased:
     """Go on. Without a hold it changes nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class WakeRequested:
+    """Begin a transaction, though nothing may be read: there is other work for the application."""
+
+
 Event = (
     BatchRead
     | SourceIdentified
@@ -225,6 +230,7 @@ Event = (
     | StopRequested
     | HoldRequested
     | HoldReleased
+    | WakeRequested
 )
 
 

@@ -28,7 +28,7 @@ import structlog
 from broadsheet.consumer.application import Application, BatchConsumer, RecordPublisher
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
-from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue
+from broadsheet.consumer.shard.input_queue import InputBound, InputBounds, InputQueue
 from broadsheet.consumer.shard.record_outputs import RecordOutputs
 from broadsheet.consumer.shard.transaction_events import (
     Activity,
@@ -132,6 +132,7 @@ class TransactionLoop:
         services: TxnServices,
         *,
         read_ahead: InputBounds,
+        read_through: Mapping[str, int] | None = None,
     ) -> None:
         """Create a loop; put input into `input`, then `run`.
 
@@ -139,6 +140,7 @@ class TransactionLoop:
             machine: Not started yet.
             services: What its instructions are performed with.
             read_ahead: Bounds of what is read ahead.
+            read_through: What the machine's checkpoint has read, bytes by journal.
         """
         self._machine = machine
         self._services = services
@@ -161,7 +163,7 @@ class TransactionLoop:
         """A commit that the machine has not ordered yet."""
         self._end: tx.Finish | tx.Fail | None = None
         self._source_error: BaseException | None = None
-        self.input = InputQueue(read_ahead, on_ready=self._wake.set)
+        self.input = InputQueue(read_ahead, on_ready=self._wake.set, read_through=read_through)
         """Where readers put what they read; close it when no more will come."""
 
     @property
@@ -181,6 +183,11 @@ class TransactionLoop:
     def post(self, event: Event) -> None:
         """Pass an event to the machine; call it on the event loop."""
         self._events.append(event)
+        self._wake.set()
+
+    def bound(self, bound: InputBound | None) -> None:
+        """Have input end at a bound until there is another one; None: it goes on."""
+        self.input.bound = bound
         self._wake.set()
 
     def end_input(self, error: BaseException | None = None) -> None:
@@ -257,6 +264,8 @@ class TransactionLoop:
     async def _wait(self) -> None:
         """Wait until there may be an event; if the machine only asks whether one is ready, answer it."""
         self._wake.clear()
+        if self.input.bound is not None:
+            self._tell_bound(self.input.bound)
         if self._is_lent or self._machine.demand is not InputDemand.BATCH_IF_READY:
             await self._wake.wait()
             return
@@ -264,6 +273,10 @@ class TransactionLoop:
         await asyncio.sleep(0)
         if not self._wake.is_set():
             self.post(tx.InputIdle())
+
+    def _tell_bound(self, bound: InputBound) -> None:
+        if not self._is_lent and self.input.is_at_bound and self._machine.has_used_input:
+            bound.reached.set()
 
     # -- instructions
 

@@ -346,6 +346,16 @@ class TransactionMachine:
             return Activity.WORKING
         return Activity.WAITING if self.demand is InputDemand.NOTHING else Activity.READING
 
+    @property
+    def has_used_input(self) -> bool:
+        """Report whether all that was taken is handed to the application, but for what is not acknowledged."""
+        return (
+            self._phase is _Phase.CONSUMING
+            and self._input is None
+            and self._replay is None
+            and not self._sequencer.emitting
+        )
+
     def is_due(self, now: float) -> bool:
         """Report whether time has come for a transaction that needs no input, and it has not begun."""
         return self._wake_at is not None and now >= self._wake_at and self._may_wake()
@@ -478,6 +488,9 @@ class TransactionMachine:
                 self._hold = _Hold.CLOSING
             case tx.HoldReleased():
                 self._release(now)
+            case tx.WakeRequested():
+                if self._running.began is None:
+                    self._wake_at = now
             case _:
                 assert_never(event)
 

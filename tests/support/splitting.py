@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -126,6 +126,47 @@ def check_outputs(found: list[dict[str, Any]], sent: Counter[str]) -> None:
         by_key.setdefault(each["key"], []).append(each["count"])
     assert {key: len(each) for key, each in by_key.items()} == dict(sent)
     assert all(each == list(range(1, len(each) + 1)) for each in by_key.values())
+
+
+async def check_merged(
+    resolver: ShardResolver,
+    journals: JournalClient,
+    survivor: str,
+    sent: Counter[str],
+    end: int,
+) -> None:
+    """State of the survivor, and outputs, are those of one shard that had all keys at all times."""
+    assert await counts([resolver], survivor, end) == dict(sent)
+
+    async def echoed() -> list[dict[str, Any]]:
+        found = await committed(journals, OUTPUT)
+        return found if len(found) >= sent.total() else []
+
+    check_outputs(await eventually(echoed), sent)
+
+
+class StandStill:
+    """Has the first call of a method stand still, before or behind what it does, until it is let go."""
+
+    def __init__(self, owner: type, name: str, *, behind: bool) -> None:
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+        self._call: Callable[..., Awaitable[Any]] = getattr(owner, name)
+        self._behind = behind
+
+    async def __call__(self, *args: Any) -> Any:
+        """Perform the call."""
+        first = not self.reached.is_set()
+        if not (first and self._behind):
+            if first:
+                await self._stand()
+            return await self._call(*args)
+        result = await self._call(*args)
+        await self._stand()
+        return result
+
+    async def _stand(self) -> None:
+        self.reached.set()
+        await self.released.wait()
 
 
 def spec(cluster: Cluster) -> ShardSpec:

@@ -13,7 +13,7 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.consumer.application import Application, Shard
 from broadsheet.consumer.elastic.family import Ownership, family_key, is_fork
-from broadsheet.consumer.elastic.flip import HeldKey, begin_txn, cancel_txn
+from broadsheet.consumer.elastic.flip import Rest, begin_txn, cancel_txn
 from broadsheet.consumer.elastic.fork import ForkHold, forks_prefix, hold_key
 from broadsheet.consumer.elastic.split_plan import SplitWish, plan_split
 from broadsheet.consumer.errors import SplitDelayedError
@@ -111,7 +111,7 @@ class FamilyCluster(ConsumerCluster):
         wish = SplitWish(
             at_group=self.random.randrange(owned.begin + 1, owned.end), child=f"shard-{number}"
         )
-        plan = plan_split(parent, wish, ids=stored, forks=forks)
+        plan = plan_split(parent, wish, ids=stored, members=forks)
         log = recovery_log_of(plan.child)
         if log not in self.broker.journals:
             self.broker.create(new_journal(log, CONTENT_TYPE_RECOVERY_LOG))
@@ -163,11 +163,9 @@ class FamilyCluster(ConsumerCluster):
 
     # -- the members' part
 
-    def serve(
-        self, request: PrepareForkRequest, target: SimulatedConsumer
-    ) -> asyncio.Future[HeldKey]:
+    def serve(self, request: PrepareForkRequest, target: SimulatedConsumer) -> asyncio.Future[Rest]:
         """Have a member serve a request, in its own process; return the future of its answer, which may be lost."""
-        answer: asyncio.Future[HeldKey] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Rest] = asyncio.get_running_loop().create_future()
 
         async def handle() -> None:
             try:
@@ -212,7 +210,7 @@ class LinkedParents:
         self._cluster = cluster
         self._member_id = member_id
 
-    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> HeldKey:
+    async def prepare(self, request: PrepareForkRequest, *, timeout_seconds: float) -> Rest:
         """Have it rest; return its assignment."""
         key_space = self._cluster.by_id(self._member_id).key_space
         assert key_space is not None, "it runs"
@@ -224,9 +222,7 @@ class LinkedParents:
         raise EndpointError(request.parent, "it has no primary now")
 
 
-async def _prepared(
-    child_fqn: str, request: PrepareForkRequest, target: SimulatedConsumer
-) -> HeldKey:
+async def _prepared(child_fqn: str, request: PrepareForkRequest, target: SimulatedConsumer) -> Rest:
     """Do what the service of a member does."""
     assert target.key_space is not None, "it runs"
     await target.key_space.wait_for_revision(request.child_revision)
@@ -234,6 +230,6 @@ async def _prepared(
         if shard.id == request.parent:
             hold = ForkHold(child=request.child, attempt=request.attempt)
             return await shard.prepare_fork(
-                HoldOrder(hold, child_fqn=child_fqn, child_revision=request.child_revision)
+                HoldOrder(hold, mark_content=child_fqn, child_revision=request.child_revision)
             )
     raise SplitDelayedError(f"shard {request.parent} has no primary here")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,7 @@ from tests.support.splitting import (
     KEYS,
     PARENT,
     SOURCE,
+    StandStill,
     application,
     check_split,
     ranges,
@@ -219,30 +218,6 @@ STEPS: dict[str, tuple[type, str, bool, str]] = {
 }
 _IN_CI = ("child-behind-the-flip", "parent-before-the-flip")
 _ASKED = os.environ.get("SPLIT_STEPS", ",".join(_IN_CI))
-
-
-class StandStill:
-    """Has the first call of a method stand still, before or behind what it does, until it is let go."""
-
-    def __init__(self, owner: type, name: str, *, behind: bool) -> None:
-        self.reached, self.released = asyncio.Event(), asyncio.Event()
-        self._call: Callable[..., Awaitable[Any]] = getattr(owner, name)
-        self._behind = behind
-
-    async def __call__(self, *args: Any) -> Any:
-        """Perform the call."""
-        first = not self.reached.is_set()
-        if not (first and self._behind):
-            if first:
-                await self._stand()
-            return await self._call(*args)
-        result = await self._call(*args)
-        await self._stand()
-        return result
-
-    async def _stand(self) -> None:
-        self.reached.set()
-        await self.released.wait()
 
 
 @pytest.mark.parametrize("round_", range(int(os.environ.get("SPLIT_ROUNDS", "1"))))

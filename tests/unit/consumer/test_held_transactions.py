@@ -84,3 +84,26 @@ def test_machine_that_is_made_in_a_hold_begins_nothing() -> None:
     stage = Stage(wake_at=0.0, holds=True)
     assert tx.Held in kinds(stage.started)
     assert stage.takes() is InputDemand.NOTHING
+
+
+def test_wake_begins_a_transaction_though_nothing_is_read() -> None:
+    """Rows of another shard are taken in with transactions."""
+    stage = Stage()
+    assert kinds(stage.on(tx.WakeRequested())) == [tx.BeginTxn]
+
+
+def test_input_is_used_once_all_that_was_taken_is_handed_over() -> None:
+    """A shard that stands somewhere has handled all before: not while a part waits for the next transaction."""
+    journal = WrittenJournal()
+    stage = Stage()
+    assert _has_used_input(stage)
+    stage.on(tx.BatchRead(journal.batch(single(10), single(11))))
+    assert not _has_used_input(stage)
+    stage.on(tx.TxnBegan())
+    assert not _has_used_input(stage)
+    stage.on(tx.BatchDelivered(2))
+    assert _has_used_input(stage)
+
+
+def _has_used_input(stage: Stage) -> bool:
+    return stage.machine.has_used_input

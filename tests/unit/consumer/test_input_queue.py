@@ -9,7 +9,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue, ReadAhead, Share
+from broadsheet.consumer.shard.input_queue import (
+    InputBound,
+    InputBounds,
+    InputQueue,
+    ReadAhead,
+    Share,
+)
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
@@ -235,3 +241,67 @@ async def _fill(queue: InputQueue) -> None:
 
 def _shown(registry: CollectorRegistry, shard: str) -> float | None:
     return registry.get_sample_value("broadsheet_shard_read_ahead_bytes", {"shard": shard})
+
+
+async def test_bound_ends_each_source_where_it_says_and_lets_all_before_it_through() -> None:
+    """Two shards that are merged must have handled the same messages: a batch is divided at the bound, what a reader
+    still holds before it comes, too, though the queue is full of what is held back, and the rest comes afterwards.
+    """
+    one, other = WrittenJournal("in/a"), WrittenJournal("in/b")
+    queue = InputQueue(
+        InputBounds(messages_max=3, bytes_max=1000), on_ready=lambda: None, read_through={}
+    )
+    first, second = one.batch(single(1), single(2), single(3)), other.batch(single(1), single(2))
+    through = {"in/a": int(first.ends[0]), "in/b": int(second.ends[0])}
+    bound = InputBound(through)
+    await queue.put(first)
+    async with TaskGroup() as group:
+        reader = group.start_soon(queue.put(second), name="read in/b")
+        await asyncio.sleep(0)
+        queue.bound = bound
+        assert not _is_at_bound(queue)
+        taken = [queue.take_or_none() for _ in range(3)]
+        assert [(each.journal, each.clocks.tolist()) for each in taken if each is not None] == [
+            ("in/a", [1]),
+            ("in/b", [1]),
+        ]
+        assert _is_at_bound(queue)
+        assert dict(queue.taken_through) == through
+
+        queue.bound = None
+        rest = queue.take_or_none()
+        assert rest is not None
+        assert (rest.journal, rest.clocks.tolist()) == ("in/a", [2, 3])
+        await reader
+        rest = queue.take_or_none()
+        assert rest is not None
+        assert (rest.journal, rest.clocks.tolist()) == ("in/b", [2])
+        group.stop()
+
+
+async def test_bound_is_reached_where_the_next_message_begins_behind_it() -> None:
+    """Content up to the bound may be gone, so that no message ends there."""
+    journal = WrittenJournal("in/a")
+    batch = journal.batch(single(1), single(2)).span(1, 2)
+    queue = InputQueue(InputBounds(messages_max=9, bytes_max=1000), on_ready=lambda: None)
+    queue.bound = InputBound({"in/a": int(batch.begins[0])})
+    assert not _is_at_bound(queue)
+    await queue.put(batch)
+    assert _is_at_bound(queue)
+    assert queue.take_or_none() is None
+
+
+async def test_bound_counts_what_a_checkpoint_has_read() -> None:
+    """A source that was silent since is where the checkpoint says."""
+    queue = InputQueue(
+        InputBounds(messages_max=9, bytes_max=1000), on_ready=lambda: None, read_through={"in/a": 7}
+    )
+    assert dict(queue.taken_through) == {"in/a": 7}
+    queue.bound = InputBound({"in/a": 7})
+    assert _is_at_bound(queue)
+    queue.bound = InputBound({"in/a": 8})
+    assert not _is_at_bound(queue)
+
+
+def _is_at_bound(queue: InputQueue) -> bool:
+    return queue.is_at_bound

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from broadsheet.consumer.keyed import KeyedProcessor, KeyRows, StateHandle, TxnTime
-from broadsheet.consumer.keyed.txn_time import TimeMode
+from broadsheet.consumer.keyed.absorption import KEY_TYPES, ChangedNames
+from broadsheet.consumer.keyed.committed_index import CommittedIndex
+from broadsheet.consumer.keyed.recording import KeyedFrame
+from broadsheet.consumer.keyed.registry import REGISTRY
+from broadsheet.consumer.keyed.row_index import MemoryIndex
+from broadsheet.consumer.keyed.state_rows import META, STATE, TIMERS
+from broadsheet.consumer.keyed.txn_time import TIMES, TimeMode
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 from tests.support.keyed_runs import Lives, settings_of
 
@@ -109,3 +115,121 @@ def test_range_that_changes_while_a_transaction_runs_holds_from_the_next_one(
     after = lives.transact([(key, now) for key in keys], commits=False)
     lives.end()
     assert 0 < len(after) < 20
+
+
+class Lender:
+    """Keeps the index of another life's store, as a follower of its log does; `follow` brings it to the last commit."""
+
+    def __init__(self, lives: Lives) -> None:
+        self.changed: ChangedNames | None = None
+        self._lives = lives
+        self._rows: dict[bytes, bytes] = {}
+        self._index = CommittedIndex("other", MemoryIndex())
+        self.follow()
+
+    def lend(self) -> CommittedIndex:
+        """Return the index."""
+        assert self._index.acquire()
+        return self._index
+
+    def follow(self) -> None:
+        """Take in what changed, and note it."""
+        store = self._lives.store
+        now = _rows_of(self._lives)
+        metas = {name: store.meta(name) for name in (TIMES, KEY_TYPES, REGISTRY)}
+        now |= {META + name: content for name, content in metas.items() if content is not None}
+        changes = {name: now.get(name) for name in now.keys() | self._rows.keys()}
+        self._index.follow(KeyedFrame(self._index.number + 1, b"", {}), changes)
+        self._rows = now
+        if self.changed is not None:
+            self.changed.note(changes)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "cancelled"])
+def test_survivor_of_a_merge_goes_on_with_the_values_timers_and_expiries_of_both(
+    tmp_path: Path, is_committed: bool
+) -> None:
+    """Taken in while both handle rows: then each timer fires once, in time, each count goes on, and what expires does.
+    Given up, nothing of the other's is left, and no timer of it fires.
+    """
+    settings = settings_of(ROWS, "user string", mode=TimeMode.PROCESSING)
+    lives = {
+        owned: Lives(tmp_path / str(owned), Reminders, settings, owned=owned)
+        for owned in (ALL_KEYS, *HALVES)
+    }
+    whole, survivor, other = lives.values()
+    users = [f"u{number}" for number in range(24)]
+    out: dict[int, list[Any]] = {id(each): [] for each in lives.values()}
+
+    def transact(now_ms: int, names: Iterable[str], *, also: Iterable[Lives] = (other,)) -> None:
+        rows = [(name, dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)) for name in names]
+        for each in (whole, survivor, *also):
+            each.clock.now_ms = now_ms
+            out[id(each)] += each.transact(rows)
+
+    transact(1_000, users)
+    lender = Lender(other)
+    absorption = survivor.store.absorb(lender, HALVES[1])
+    lender.follow()
+    transact(2_000, users[::2])
+    lender.follow()
+    # Timers of the other one come up here before their keys are ours.
+    transact(6_500, users[::3])
+    lender.follow()
+    assert not absorption.are_all_taken()
+    absorption.finish()
+    transact(6_600, (), also=())
+    assert absorption.are_all_taken()
+    # Where the flip is.
+    survivor.store.stop_absorbing()
+    if is_committed:
+        survivor.owned = ALL_KEYS
+        transact(6_700, users[:5], also=())
+        transact(15_000, users[5:10], also=())
+        transact(40_000, (), also=())
+        survivor.reopen()
+        transact(40_100, users[:3], also=())
+        both = out[id(survivor)] + out[id(other)]
+        assert sorted(map(str, both)) == sorted(map(str, out[id(whole)]))
+        assert _rows_of(survivor) == _rows_of(whole)
+    else:
+        transact(6_700, users[:5])
+        for step in range(50):
+            transact(15_000 + step, ())
+        both = out[id(survivor)] + out[id(other)]
+        assert sorted(map(str, both)) == sorted(map(str, out[id(whole)]))
+        assert survivor.store.purged_groups(HALVES[0])[1] == 0
+        assert _rows_of(survivor) | _rows_of(other) == _rows_of(whole)
+        assert not _rows_of(survivor).keys() & _rows_of(other).keys()
+    for each in lives.values():
+        each.end()
+
+
+def _rows_of(lives: Lives) -> dict[bytes, bytes]:
+    """Return all rows of keys, also those that are hidden, as of the last commit."""
+    hidden, _ = lives.store.foreign_rows(b"", 1 << 20)
+    with lives.store.view() as view:
+        rows = {STATE + name: row for name, row in view.rows()}
+        return rows | {TIMERS + name: row for name, row in view.timers()} | dict(hidden)
+
+
+class Reminders(KeyedProcessor):
+    """Counts rows of a key, reports the count some seconds after each, and remembers that it was there for ten."""
+
+    def init(self, state: StateHandle) -> None:
+        """Declare a count, and what expires."""
+        self._count = state.value("count", int)
+        self._seen = state.value("seen", int, ttl_ms=10_000)
+        self._timers = state.timers
+
+    def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> Iterable[Any]:
+        """Count, and be reminded."""
+        self._count.update((self._count.get() or 0) + len(rows))
+        yield (*key, "seen before", self._seen.get())
+        self._seen.update(time.batch_ms)
+        self._timers.register(time.batch_ms + 5_000)
+
+    def handle_timer(self, key: tuple[Any, ...], expiry_ms: int, time: TxnTime) -> Iterable[Any]:
+        """Report."""
+        del time
+        yield (*key, expiry_ms, self._count.get())

@@ -61,7 +61,7 @@ def _parent(**fields: object) -> ShardSpec:
 
 
 def _plan(at_group: int | None = None) -> SplitPlan:
-    return plan_split(_parent(), SplitWish(at_group=at_group), ids={PARENT}, forks=())
+    return plan_split(_parent(), SplitWish(at_group=at_group), ids={PARENT}, members=())
 
 
 def test_plan_of_a_split_divides_the_parents_range_and_names_a_fork_of_it() -> None:
@@ -98,13 +98,13 @@ def test_split_that_cannot_be_planned_is_refused_with_the_reason(
 ) -> None:
     """Nothing may be half begun: each wrong wish is told before anything is written."""
     with pytest.raises(ValidationError, match=problem):
-        plan_split(parent, wish, ids={PARENT}, forks=())
+        plan_split(parent, wish, ids={PARENT}, members=())
 
 
 def test_second_split_of_a_parent_is_refused_until_the_first_is_over() -> None:
     """One mark and one hold at a time."""
     with pytest.raises(ValidationError, match="being split already"):
-        plan_split(_plan().parent, SplitWish(at_group=5), ids={PARENT}, forks=[_plan().child])
+        plan_split(_plan().parent, SplitWish(at_group=5), ids={PARENT}, members=[_plan().child])
 
 
 def test_cut_points_divide_a_range_into_parts_of_one_size() -> None:

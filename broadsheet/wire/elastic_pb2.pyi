@@ -32,7 +32,7 @@ class SplitShardRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     at_group: _builtins.int
-    """First group of keys of the child, from 1. 0: the middle of the shard's range."""
+    """First group of keys of the child, from 1. 0: the median of the measured load, or the middle of the shard's range."""
     child: _builtins.str
     """Id of the child. Empty: the shard's, and the child's first group."""
     dry_run: _builtins.bool

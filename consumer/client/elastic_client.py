@@ -43,7 +43,8 @@ class ElasticClient(MemberClient):
 
         Args:
             shard_id: The shard.
-            at_group: First group of keys that the child gets, from 1; None: the middle of the shard's range.
+            at_group: First group of keys that the child gets, from 1; None: the median of the shard's measured load, or
+                the middle of its range.
             child: Its id; empty: the shard's, and its first group.
 
         Raises:

@@ -28,7 +28,9 @@ class SplitWish:
     """What a caller asks for."""
 
     at_group: int | None = None
-    """First group of the child; None: the middle of the parent's range."""
+    """First group of the child; None: the median of the parent's load, or the middle of its range."""
+    median_group: int = 0
+    """First group of the upper half of the load that the parent's primary has measured; 0: none was."""
     child: str = ""
     """Id of the child; empty: the parent's, and the child's first group."""
 
@@ -63,7 +65,9 @@ def plan_split(
     """
     held = Ownership.of(parent)
     _check_parent(parent, members)
-    at = (held.owned.begin + held.owned.end) // 2 if wish.at_group is None else wish.at_group
+    at = wish.at_group
+    if at is None:
+        at = _cut_of(held.owned, wish.median_group)
     if not held.owned.begin < at < held.owned.end:
         raise ValidationError(
             "at_group",
@@ -118,6 +122,13 @@ def cut_points(owned: KeyRange, parts: int) -> list[int]:
     if not 2 <= parts <= groups:
         raise ValidationError("into", f"expected 2 to {groups} parts of {owned}, got {parts}")
     return [owned.begin + groups * part // parts for part in range(1, parts)]
+
+
+def _cut_of(owned: KeyRange, median_group: int) -> int:
+    """Return the first group of the upper half of the load; of the groups, if it is unknown, or of an earlier range."""
+    if owned.begin < median_group < owned.end:
+        return median_group
+    return (owned.begin + owned.end) // 2
 
 
 def _check_parent(parent: ShardSpec, members: Sequence[ShardSpec]) -> None:

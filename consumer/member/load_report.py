@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.state.load import (
     Bucket,
@@ -22,6 +26,7 @@ from broadsheet.allocator.state.load import (
     held_bucket,
     value_of,
 )
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import GROUPS
 from broadsheet.wire.load_pb2 import MemberLoad
@@ -150,6 +155,24 @@ class RoundedReport:
         return MemberLoad(
             capacity=self.capacity, shards=shards, standbys=standbys
         ).SerializeToString(deterministic=True)
+
+
+async def reported_median(etcd: Etcd, key_space: KeySpace, shard_id: str) -> int:
+    """Return the first group of the upper half of a shard's load, as its primary's member reports it; 0: unknown.
+
+    Raises:
+        EtcdError: etcd does not answer.
+    """
+    for assignment in key_space.assignments_of(ItemId(shard_id)):
+        if assignment.slot != PRIMARY_SLOT:
+            continue
+        key = AuxiliaryKeys(key_space.keys.root).load(assignment.member_id)
+        for kv in (await etcd.get_range(key)).kvs:
+            # The leader's placement tells of those that cannot be decoded.
+            with suppress(ValidationError):
+                load = decode_report(kv.value).replicas.get(ItemId(shard_id))
+                return 0 if load is None else load.median_group
+    return 0
 
 
 def decode_report(value: bytes) -> MemberReport:

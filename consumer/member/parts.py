@@ -28,7 +28,7 @@ from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.member.load_report import decode_report
+from broadsheet.consumer.member.load_report import decode_report, reported_median
 from broadsheet.consumer.member.load_reporter import REPORT_SECONDS, LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.registry.key_space import (
@@ -472,7 +472,11 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     )
     both(add_AllocationServiceServicer_to_server, allocation_api)
     elastic_api = ElasticApi(
-        parts.membership, parts.local_shards, given.journals, given.application
+        parts.membership,
+        parts.local_shards,
+        given.journals,
+        given.application,
+        median_group=partial(reported_median, given.etcd, parts.key_space),
     )
     both(add_ElasticServiceServicer_to_server, elastic_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)

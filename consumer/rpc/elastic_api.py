@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -105,6 +106,8 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         local_shards: LocalShards,
         journals: JournalClient,
         application: object,
+        *,
+        median_group: Callable[[str], Awaitable[int]],
     ) -> None:
         """Create the service.
 
@@ -113,6 +116,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             local_shards: The shards that run here.
             journals: Tells whether the child's log is there.
             application: Whether its shards can divide keys.
+            median_group: Returns the first group of the upper half of a shard's measured load; 0: none was measured.
         """
         self._key_space: KeySpace = membership.key_space
         self._keys = membership.key_space.keys
@@ -121,6 +125,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._journals = journals
         self._indivisible = _why_not_split(application)
         self._unmergeable = self._indivisible or _why_not_merged(application)
+        self._median_group = median_group
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(membership, self._stored)
 
@@ -143,7 +148,11 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         family_revision = await self._families.seen_revision(family)
         plan = plan_split(
             parent,
-            SplitWish(at_group=request.at_group or None, child=request.child),
+            SplitWish(
+                at_group=request.at_group or None,
+                median_group=0 if request.at_group else await self._median_group(request.shard),
+                child=request.child,
+            ),
             ids=self._key_space.items.keys(),
             members=self._families.members_of(family),
         )

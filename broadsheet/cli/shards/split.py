@@ -29,7 +29,7 @@ class _SplitOptions:
         "Give the child this key and those of all groups behind its group. For keys of one text field."
     )
     at_group: int | None = option(
-        f"First group of keys that the child gets, 1 to {GROUPS - 1}; default: the middle of the shard's range.",
+        f"First group of keys that the child gets, 1 to {GROUPS - 1}; default: the median of its load, or the middle.",
         type=click.IntRange(1, GROUPS - 1),
     )
     into: int | None = option(
@@ -51,7 +51,7 @@ async def split_shard(connection: Connection, options: _SplitOptions) -> None:
     \b
     Examples:
       shardctl shards split visits-000 --dry-run   # what would come of it
-      shardctl shards split visits-000             # at the middle of its groups
+      shardctl shards split visits-000             # at the median of its load
       shardctl shards split visits-000 --at alice
       shardctl shards split visits-000 --into 4
     """

@@ -365,11 +365,11 @@ async def test_split_waits_for_the_last_earlier_member_too(
         old = Keys(cluster.root).member(MemberId("zone-a", "member-old"))
         await etcd.put(old, _earlier())
         with pytest.raises(Exception, match=r"zone-a#member-old; replace them"):
-            await elastic.split(PARENT, journals)
+            await elastic.split(PARENT, journals, at_group=2048)
         assert not await elastic.splits()
         assert not (await etcd.get_range(AuxiliaryKeys(cluster.root).formats)).kvs
 
         await etcd.txn((), (Delete(old),))
-        plan = await elastic.split(PARENT, journals)
+        plan = await elastic.split(PARENT, journals, at_group=2048)
         assert plan.child.id == CHILD
         assert (await etcd.get_range(AuxiliaryKeys(cluster.root).formats)).kvs

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import MemberId
 from broadsheet.consumer.client import ElasticClient, StateClient
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
 from broadsheet.consumer.errors import StoreError
@@ -22,6 +24,7 @@ from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.load_pb2 import MemberLoad
 from broadsheet.wire.progress_pb2 import ProgressKind
 from tests.support.eventually import eventually
 from tests.support.members import (
@@ -66,7 +69,7 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
         await wait_for_primaries(client, PARENT)
         async with traffic(producer) as sent:
             await eventually(lambda: sent.total() > 400)
-            plan = await elastic.split(PARENT, journals)
+            plan = await elastic.split(PARENT, journals, at_group=2048)
             assert (plan.child.id, plan.kept_end, plan.given_begin) == (CHILD, 2048, 2048)
             await wait_for_primaries(client, CHILD)
             at_split = sent.total()
@@ -144,7 +147,7 @@ async def test_split_of_large_state_rests_its_parent_only_when_the_index_is_ther
             await wait_for_primaries(client, PARENT)
             end = await producer.publish(SOURCE, KEYS)
             await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)
-            await elastic.split(PARENT, journals)
+            await elastic.split(PARENT, journals, at_group=2048)
             try:
                 await eventually(reached.is_set)
                 await _tells_how_far_it_is(one, elastic, f"{cluster.root}/items/{CHILD}")
@@ -182,7 +185,7 @@ async def test_split_whose_index_cannot_be_made_meanwhile_is_done_without(
     ):
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
-        await elastic.split(PARENT, journals)
+        await elastic.split(PARENT, journals, at_group=2048)
         await wait_for_primaries(client, CHILD)
 
 
@@ -200,7 +203,7 @@ async def test_split_after_a_hold_that_came_late_is_done(
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
         await etcd.put(hold_key(cluster.root, PARENT), late)
-        await elastic.split(PARENT, journals)
+        await elastic.split(PARENT, journals, at_group=2048)
         await wait_for_primaries(client, CHILD)
 
 
@@ -254,7 +257,7 @@ async def test_split_whose_member_is_killed_at_a_step_is_done_by_others(
 
                 monkeypatch.setattr(owner, name, called)
                 async with ElasticClient(two.address) as elastic, client_of(two) as client:
-                    await elastic.split(PARENT, journals)
+                    await elastic.split(PARENT, journals, at_group=2048)
                     await eventually(still.reached.is_set)
                     found = await statuses(client)
                     where = {key: replicas[0][0] for key, replicas in found.items()}
@@ -312,7 +315,7 @@ async def test_flip_whose_answer_is_lost_is_recovered_from_its_hints(
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
         async with traffic(producer) as sent:
-            await elastic.split(PARENT, journals)
+            await elastic.split(PARENT, journals, at_group=2048)
             await wait_for_primaries(client, CHILD)
             at_split = sent.total()
             await eventually(lambda: sent.total() > at_split + 200)
@@ -350,7 +353,7 @@ async def test_cancelled_split_leaves_the_parent_with_all_keys(
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
         async with traffic(producer) as sent:
-            await elastic.split(PARENT, journals)
+            await elastic.split(PARENT, journals, at_group=2048)
             await eventually(still.reached.is_set)
             with pytest.raises(ValidationError, match="being split already"):
                 await elastic.plan_split(PARENT, at_group=5)
@@ -361,7 +364,7 @@ async def test_cancelled_split_leaves_the_parent_with_all_keys(
             still.released.set()
             at_cancel = sent.total()
             await eventually(lambda: sent.total() > at_cancel + 200)
-            await elastic.split(PARENT, journals)
+            await elastic.split(PARENT, journals, at_group=2048)
             await wait_for_primaries(client, CHILD)
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
@@ -403,3 +406,28 @@ async def test_split_of_a_shard_whose_application_is_not_keyed_is_refused_by_its
         await client.apply(upserts(spec(cluster)))
         with pytest.raises(ValidationError, match="Tally is not divided by key"):
             await elastic.plan_split(PARENT)
+
+
+async def test_split_without_a_place_is_where_the_primary_has_measured_half_of_the_load(
+    cluster: Cluster, etcd: EtcdClient, journals: JournalClient
+) -> None:
+    """What the primary's member reports counts, whichever member is asked; a place that is asked for comes first."""
+    await create_logs(journals, PARENT)
+    report = MemberLoad(shards=[MemberLoad.ShardLoad(shard_id=PARENT, median_group=700)])
+    async with (
+        cluster.member("one", application=application()) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        suffix = (await wait_for_primaries(client, PARENT))[PARENT]
+        key = AuxiliaryKeys(cluster.root).load(MemberId("zone-a", suffix))
+
+        async def cut() -> bool:
+            # The member writes its own report now and then.
+            await etcd.put(key, report.SerializeToString())
+            return (await elastic.plan_split(PARENT)).given_begin == 700
+
+        await eventually(cut)
+        assert (await elastic.plan_split(PARENT, at_group=5)).given_begin == 5

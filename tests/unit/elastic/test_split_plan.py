@@ -101,6 +101,19 @@ def test_split_that_cannot_be_planned_is_refused_with_the_reason(
         plan_split(parent, wish, ids={PARENT}, members=())
 
 
+@pytest.mark.parametrize(
+    ("at_group", "median_group", "cut"),
+    [(None, 0, 2048), (None, 700, 700), (5, 700, 5), (None, 4096, 2048)],
+)
+def test_split_without_a_place_is_at_the_median_of_load(
+    at_group: int | None, median_group: int, cut: int
+) -> None:
+    """A hot range is halved by rows; what was measured of another range, or not at all, gives the middle."""
+    wish = SplitWish(at_group=at_group, median_group=median_group)
+    plan = plan_split(_parent(), wish, ids={PARENT}, members=())
+    assert (plan.kept.end, plan.given.begin) == (cut, cut)
+
+
 def test_second_split_of_a_parent_is_refused_until_the_first_is_over() -> None:
     """One mark and one hold at a time."""
     with pytest.raises(ValidationError, match="being split already"):

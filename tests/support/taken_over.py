@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from broadsheet.consumer.keyed import StateImport, StateOptions
 from broadsheet.consumer.keyed.application import EventTime
+from broadsheet.consumer.keyed.imports.files import ImportPlace
 from broadsheet.spark_bridge.keyed import (
     HostingOptions,
     ImportReport,
@@ -23,7 +24,12 @@ from broadsheet.spark_bridge.keyed.schemas import arrow_schema, struct_of
 from tests.support.import_runs import ImportingLives, SourcedShard
 from tests.support.keyed_runs import SOURCE, SteppedClock
 from tests.support.random_queries import DELAY_MS, OUTPUT, SCHEMA, Script, Scripted
-from tests.support.spark_queries import comparable, rows_of_batch
+from tests.support.spark_queries import (
+    batch_without_rows,
+    comparable,
+    let_batches_be_empty,
+    rows_of_batch,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +78,7 @@ class StoppedQuery:
 
         writer = output.writeStream.outputMode("update").foreachBatch(collect)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
+        let_batches_be_empty(self._spark, query["mode"])
         running = writer.trigger(availableNow=True).start()
         running.awaitTermination()
         return [found[number] for number in sorted(found) if found[number]]
@@ -92,33 +99,31 @@ class StoppedQuery:
         self._files += 1
 
 
-class TakenOver:
-    """A shard that goes on with the state of a query."""
+class Continued:
+    """A shard that goes on with the state that was imported for it."""
 
-    def __init__(
-        self, spark: SparkSession, checkpoint: Path, directory: Path, **application: Any
-    ) -> None:
-        """Take the state over, and begin the first life.
+    def __init__(self, script: Script, place: Path, directory: Path) -> None:
+        """Begin its first life, at the time of the query's last batch.
 
         Args:
-            spark: The session that reads it.
-            checkpoint: Of the query.
-            directory: For the import, and for the shard.
-            application: Arguments of the application.
+            script: The query's case.
+            place: Of the import.
+            directory: For the shard's files.
         """
-        self._clock = SteppedClock()
-        self._application = StatefulProcessorApplication(
-            **application,
-            takeOver=StateImport(place=str(directory / "import"), shard=SHARD),
-            options=HostingOptions(state=StateOptions(index="memory"), clock=self._clock),
-        )
-        self.report: ImportReport = import_state(spark, self._application, str(checkpoint))
-        self._clock.now_ms = self.report.batch.batch_ms
-        shard = SourcedShard(sources=(SOURCE,))
-        self.lives = ImportingLives(directory / "lives", self._application, shard)
+        self._clock = SteppedClock(ImportPlace(str(place)).manifest().batch_ms)
+        self._application = hosted(script, place, clock=self._clock)
+        self.lives = ImportingLives(directory, self._application, SourcedShard(sources=(SOURCE,)))
 
-    def batch(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run a transaction; return its rows of output."""
+    def run(self, batches: Sequence[Sequence[Any]]) -> Batches:
+        """Run transactions with these rows, and end its life; return what each emitted, if anything."""
+        try:
+            found = [self._batch(each) for each in batches]
+            found.append(batch_without_rows(self.lives.run, lambda: self._batch(())))
+        finally:
+            self.lives.end()
+        return [each for each in found if each]
+
+    def _batch(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
         self._clock.now_ms += 1_000
         emitted = self.lives.transact(rows)
         if not emitted:
@@ -126,18 +131,45 @@ class TakenOver:
         table = self._application.output_table(emitted)
         return [tuple(row.values()) for row in table.to_pylist()]
 
-    def wait(self, milliseconds: int) -> None:
-        """Let time pass."""
-        self._clock.now_ms += milliseconds
 
-    @property
-    def is_due(self) -> bool:
-        """A transaction is due without a row."""
-        return self.lives.run.next_txn_after() == 0.0
+def hosted(
+    script: Script, place: Path, *, clock: SteppedClock | None = None
+) -> StatefulProcessorApplication:
+    """Return the application of a script, whose shard takes its state from a place.
 
-    def end(self) -> None:
-        """End the shard's life."""
-        self.lives.end()
+    Args:
+        script: The case.
+        place: Of the import, which is there or will be.
+        clock: Of the shard; None: one that stands still.
+    """
+    event = script.mode == "EventTime"
+    return StatefulProcessorApplication(
+        processor=Scripted(mode=script.mode, in_pandas=script.in_pandas),
+        key="id",
+        inputSchema=SCHEMA,
+        outputStructType=OUTPUT,
+        outputMode="Update",
+        timeMode=script.mode,
+        eventTime=EventTime(column="at", delay_ms=DELAY_MS) if event else None,
+        inPandas=script.in_pandas,
+        takeOver=StateImport(place=str(place), shard=SHARD),
+        options=HostingOptions(state=StateOptions(index="memory"), clock=clock or SteppedClock()),
+    )
+
+
+def query_of(spark: SparkSession, directory: Path, script: Script) -> StoppedQuery:
+    """Return the query of a script, in an empty directory."""
+    return StoppedQuery(
+        spark,
+        directory,
+        Scripted(mode=script.mode, in_pandas=script.in_pandas),
+        schema=SCHEMA,
+        output=OUTPUT,
+        mode=script.mode,
+        event_time="at" if script.mode == "EventTime" else None,
+        delay_ms=DELAY_MS,
+        in_pandas=script.in_pandas,
+    )
 
 
 def both_continued(
@@ -154,45 +186,12 @@ def both_continued(
     Returns:
         Spark's, the shard's, and the report of the import.
     """
-    processor = Scripted(mode=script.mode, in_pandas=script.in_pandas)
-    event = script.mode == "EventTime"
-    query = StoppedQuery(
-        spark,
-        directory / "query",
-        processor,
-        schema=SCHEMA,
-        output=OUTPUT,
-        mode=script.mode,
-        event_time="at" if event else None,
-        delay_ms=DELAY_MS,
-        in_pandas=script.in_pandas,
-    )
+    query = query_of(spark, directory / "query", script)
     batches = [rows_of_batch(each) for each in script.batches]
     query.run(batches[:first])
     checkpoint = query.copied(directory / "copy")
     expected = query.run(batches[first:])
-    taken = TakenOver(
-        spark,
-        checkpoint,
-        directory,
-        processor=processor,
-        key="id",
-        inputSchema=SCHEMA,
-        outputStructType=OUTPUT,
-        outputMode="Update",
-        timeMode=script.mode,
-        eventTime=EventTime(column="at", delay_ms=DELAY_MS) if event else None,
-        inPandas=script.in_pandas,
-    )
-    try:
-        found = [taken.batch(each) for each in batches[first:]]
-        # Spark has a batch without rows when the last ones moved the watermark.
-        if event and taken.is_due:
-            found.append(taken.batch(()))
-    finally:
-        taken.end()
-    return (
-        [comparable(each) for each in expected if each],
-        [comparable(each) for each in found if each],
-        taken.report,
-    )
+    place = directory / "import"
+    report = import_state(spark, hosted(script, place), str(checkpoint))
+    found = Continued(script, place, directory / "lives").run(batches[first:])
+    return [comparable(each) for each in expected], [comparable(each) for each in found], report

@@ -96,10 +96,10 @@ nightly-examples: ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py te
 nightly-import: ; IMPORT_SEEDS=0:24 $(PYTEST) -q --timeout 0 tests/spark/taken_over_queries.py
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_members.py
-# SINK_KILLS says how many lives each sink has.
+# SINK_KILLS says how many processes of each sink are killed.
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: export SINK_STEPS = started,recorded,acknowledged,finished
-nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks tests/spark/test_sink_faults.py
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/registered_schemas.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks tests/spark/test_sink_faults.py
 nightly-elastic: ; SPLIT_STEPS=all SPLIT_ROUNDS=5 MERGE_STEPS=all MERGE_ROUNDS=5 $(PYTEST) -q \
 	tests/integration/consumer/test_splits.py tests/integration/consumer/test_merges.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py

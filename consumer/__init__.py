@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.member.service import run_member as run_member
     from broadsheet.consumer.rpc.guard import claims_of as claims_of
     from broadsheet.consumer.rpc.shard_call import serving_shard as serving_shard
+    from broadsheet.consumer.schema_registry.registry import SchemaRegistry as SchemaRegistry
     from broadsheet.runtime.errors import (
         BoundExceededError as BoundExceededError,
         EndpointError as EndpointError,

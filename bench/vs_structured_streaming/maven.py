@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
+import tarfile
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,17 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "broad
 _TIMEOUT_SECONDS = 900.0
 _PASSWORD: Final = "public"  # noqa: S105 - it guards nothing
 """Java wants one; what it protects are certificates that everyone has."""
+_DISTRIBUTION: Final = """\
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="broadsheet" module="tests"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="{group}" name="{name}" rev="{version}" conf="default->master" transitive="false">
+      <artifact name="{name}" type="tar.gz" ext="tar.gz" m:classifier="{classifier}"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
 _IVY_JARS = ("ivy-*.jar", "commons-cli-*.jar", "oro-*.jar")
 
 
@@ -58,22 +70,79 @@ class Artifact:
 
     def _download(self, directory: Path) -> None:
         staging = directory.with_name(f"{directory.name}.{os.getpid()}")
-        with _trust_of_python() as trust:
-            command = [java_program(), *trust, "-cp", _ivy_class_path(), "org.apache.ivy.Main"]
-            command += ["-cache", str(_CACHE / "ivy"), "-confs", "default"]
-            command += ["-dependency", self.group, self.name, self.version]
-            command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
-            done = subprocess.run(  # noqa: S603 - the command above
-                command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-            )
-        if done.returncode != 0 or not staging.exists():
-            failures = [line for line in done.stdout.splitlines() if "not found" in line]
-            raise JarsNotFoundError(f"{self.name} {self.version}: {failures[-1:] or 'Ivy failed'}")
+        options = ["-dependency", self.group, self.name, self.version]
+        _run_ivy(self, [*options, "-retrieve", f"{staging}/[artifact]-[revision].[ext]"])
+        if not staging.exists():
+            raise JarsNotFoundError(f"{self.name} {self.version}: Ivy retrieved nothing")
         staging.rename(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A program with all its jars, in one archive."""
+
+    group: str
+    name: str
+    version: str
+    classifier: str
+
+    def directory(self) -> Path:
+        """Return where it is unpacked.
+
+        Raises:
+            JarsNotFoundError: it is not there, and cannot be downloaded.
+        """
+        directory = _CACHE / f"{self.name}-{self.version}-{self.classifier}"
+        if not directory.exists():
+            self._download(directory)
+        return directory
+
+    def _download(self, directory: Path) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            module = Path(name) / "ivy.xml"
+            module.write_text(
+                _DISTRIBUTION.format(
+                    group=self.group,
+                    name=self.name,
+                    version=self.version,
+                    classifier=self.classifier,
+                )
+            )
+            _run_ivy(self, ["-ivy", str(module)])
+        # From Ivy's cache: its command line retrieves jars alone.
+        cached = _CACHE / "ivy" / self.group / self.name / "tar.gzs"
+        unpacked = directory.with_name(f"{directory.name}.{os.getpid()}")
+        archive_file = cached / f"{self.name}-{self.version}-{self.classifier}.tar.gz"
+        with tarfile.open(archive_file) as archive:
+            archive.extractall(unpacked, filter="data")
+        unpacked.rename(directory)
+
+
+def _run_ivy(wanted: Artifact | Distribution, options: Sequence[str]) -> None:
+    """Run Ivy.
+
+    Raises:
+        JarsNotFoundError: it failed.
+    """
+    with _trust_of_python() as trust:
+        command = [java_program(), *trust, "-cp", _ivy_class_path(), "org.apache.ivy.Main"]
+        command += ["-cache", str(_CACHE / "ivy"), "-confs", "default", *options]
+        done = subprocess.run(  # noqa: S603 - the command above
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    if done.returncode != 0:
+        failures = [line for line in done.stdout.splitlines() if "not found" in line]
+        raise JarsNotFoundError(
+            f"{wanted.name} {wanted.version}: {failures[-1:] or done.stdout[-500:]}"
+        )
 
 
 KAFKA = Artifact("org.apache.kafka", "kafka_2.13", "4.1.1")
 """The broker."""
+KAFKA_TOOLS = Artifact("org.apache.kafka", "kafka-tools", "4.1.1")
+"""Programs beside the broker, such as the console consumer."""
+SCHEMA_REGISTRY = Distribution("io.apicurio", "apicurio-registry-app", "3.3.3", "all")
+"""Apicurio Registry, which has the interface of Confluent's, too. It needs Java 21."""
 KAFKA_STREAMS = Artifact("org.apache.kafka", "kafka-streams", "4.1.1")
 SPARK_KAFKA = Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
 """The newest release of the connector, with which Spark 4.3.0 reads and writes Kafka."""

@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "deltalake": ("delta", "deltalake"),
     "datasketches": ("aggregate", "datasketches"),
     "fastavro": ("avro", "fastavro"),
+    "httpx2": ("schema-registry", "confluent-kafka[schemaregistry,protobuf,json]"),
     "obstore": ("stores", "obstore"),
     "opentelemetry": ("otel", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
     "orjson": ("spark", "orjson"),

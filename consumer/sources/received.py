@@ -8,8 +8,9 @@ A source's payloads are `Payload`s: bytes that carry the metadata. A consumer of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from broadsheet.journals.message.batch import MessageType
 
@@ -57,34 +58,53 @@ class Received:
     """
 
 
+@runtime_checkable
+class PreparesDecoding(Protocol):
+    """A message type that must fetch something before it can decode, such as schemas."""
+
+    def prepare(self, payloads: Iterable[bytes]) -> None:
+        """Fetch what these payloads need. It may wait, on a thread of the source's.
+
+        Raises:
+            SourceError: it cannot be fetched.
+        """
+        ...
+
+
+def prepare_of(message_type: MessageType) -> Callable[[Iterable[bytes]], None] | None:
+    """Return what a source calls with payloads before it passes them on; None: nothing need be fetched."""
+    inner = message_type.inner if isinstance(message_type, WithMetadata) else message_type
+    return inner.prepare if isinstance(inner, PreparesDecoding) else None
+
+
 class WithMetadata:
     """Message type that decodes to `Received`; for messages of a source, not of journals."""
 
     def __init__(self, inner: MessageType) -> None:
         """Wrap the message type of the content."""
-        self._inner = inner
+        self.inner = inner
         self.content_type = inner.content_type
 
     def decode(self, payload: bytes) -> Any:
         """Return the `Received` of a payload."""
         if not isinstance(payload, Payload):
             raise ValueError("expected the payload of a source, which has metadata")
-        content = None if payload.absent else self._inner.decode(payload)
+        content = None if payload.absent else self.inner.decode(payload)
         # Damaged metadata is a damaged message, for who asks for both.
         return Received(content, payload.metadata)
 
     def encode(self, message: Any) -> bytes:
         """Return the payload of the content alone."""
-        return self._inner.encode(message.content)
+        return self.inner.encode(message.content)
 
     def uuid_of(self, payload: bytes) -> bytes:
         """Return the UUID of the content."""
-        return self._inner.uuid_of(payload)
+        return self.inner.uuid_of(payload)
 
     def set_uuid(self, message: Any, uuid: bytes) -> None:
         """Stamp the content."""
-        self._inner.set_uuid(message.content, uuid)
+        self.inner.set_uuid(message.content, uuid)
 
     def new_acknowledgement(self, journal: str) -> Any:
         """Return an acknowledgement of the inner type, without metadata."""
-        return Received(self._inner.new_acknowledgement(journal), None)
+        return Received(self.inner.new_acknowledgement(journal), None)

@@ -7,7 +7,7 @@ messages of committed transactions. All calls run one after another on a dedicat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -138,15 +138,22 @@ class Polled:
 class PartitionReader:
     """One consumer, whose calls run on a dedicated thread."""
 
-    def __init__(self, source: str, open_consumer: Callable[[], Consumer]) -> None:
+    def __init__(
+        self,
+        source: str,
+        open_consumer: Callable[[], Consumer],
+        prepare: Callable[[Iterable[bytes]], None] | None = None,
+    ) -> None:
         """Create the reader; the consumer is opened by the first call.
 
         Args:
             source: Named in errors.
             open_consumer: Returns a consumer with `checked_config`.
+            prepare: Called with the values of messages, on the thread of calls, before they are returned.
         """
         self._source = source
         self._open_consumer = open_consumer
+        self._prepare = prepare
         self._consumer: Consumer | None = None
         self._has_partitions = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kafka-{source}")
@@ -173,7 +180,14 @@ class PartitionReader:
 
     async def poll(self) -> Polled:
         """Return what was received; nothing after a time limit."""
-        return await self._run(_poll)
+        return await self._run(self._poll)
+
+    def _poll(self, consumer: Consumer) -> Polled:
+        polled = _poll(consumer)
+        if self._prepare is not None:
+            values = (each.value() for each in polled.messages if each.error() is None)
+            self._prepare(value for value in values if value is not None)
+        return polled
 
     def high_watermark(self, key: TopicPartitionKey) -> int | None:
         """Return the end of a partition in its broker's last answer; None before the first answer."""

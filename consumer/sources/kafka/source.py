@@ -27,6 +27,7 @@ from broadsheet.consumer.sources.kafka.reading import KafkaReadingSettings, Topi
 from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
+from broadsheet.consumer.sources.received import prepare_of
 from broadsheet.consumer.sources.settled import SettledBatches
 from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.journals.errors import ReplayError
@@ -186,7 +187,9 @@ class KafkaSource:
 
     def _reader(self) -> PartitionReader:
         return PartitionReader(
-            self._settings.name, lambda: self._open_consumer(read_files(self._config))
+            self._settings.name,
+            lambda: self._open_consumer(read_files(self._config)),
+            prepare_of(self._settings.message_type),
         )
 
 

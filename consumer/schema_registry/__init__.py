@@ -1,0 +1,8 @@
+"""Kafka values whose schemas are in a Schema Registry, as sources and as outputs (extra `[schema-registry]`).
+
+    REGISTRY = SchemaRegistry({"url": "http://registry:8081"})
+    SOURCE = KafkaSource("orders", REGISTRY.avro("orders"), {"bootstrap.servers": "broker:9092"})
+    TOTALS = KafkaOutput("totals", CLUSTER, REGISTRY.avro("totals", schema=TOTAL), key="user")
+
+A value begins with a zero byte and the id of its schema; the registry is asked for each id, and each schema, once.
+"""

@@ -53,9 +53,12 @@ def secured_kafka(
         yield kafka
 
 
-@pytest.fixture
+@pytest.fixture(params=["SCRAM-SHA-512", "PLAIN"])
 def settings(
-    secured_kafka: RealKafka, authority: CertificateAuthority, tmp_path: Path
+    request: pytest.FixtureRequest,
+    secured_kafka: RealKafka,
+    authority: CertificateAuthority,
+    tmp_path: Path,
 ) -> dict[str, str]:
     """Settings as the docs show them: the password is in a file on the member."""
     secret = tmp_path / "kafka-password"
@@ -64,7 +67,7 @@ def settings(
         "bootstrap.servers": secured_kafka.secure_servers,
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": str(authority.ca_file),
-        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.mechanism": request.param,
         "sasl.username": USER,
         "sasl.password": f"@{secret}",
         "log_level": "0",

@@ -1,4 +1,4 @@
-"""Lives of a sink, each a process that is killed at a place in a transaction, until all records are out.
+"""Lives of a sink, each a process that ends at a place in a transaction, until as many as asked were killed.
 
     python -m tests.sinks.sink_lives SUBJECT JSON
 
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +27,10 @@ TIMED = "timed"
 """A place anywhere in a commit."""
 ZOMBIE = "zombie"
 """A place at which the process is stopped, and goes on once its successor has restored."""
+RUN_LENGTH_MAX = 23
 _FENCED, _UNAVAILABLE = 3, 4
+_LAST_TRANSACTIONS = 3
+"""What a life sends that is not killed."""
 _LIFE_SECONDS_MAX = 180.0
 _COMMIT_SECONDS_MAX = 120.0
 
@@ -48,7 +51,7 @@ def number_of(checkpoint: Checkpoint) -> int:
 
 def run_length(number: int) -> int:
     """Return how many records the transaction that begins at a number has: the same in every life."""
-    return 1 + number * 7919 % 23
+    return 1 + number * 7919 % RUN_LENGTH_MAX
 
 
 class Death:
@@ -75,14 +78,15 @@ class Death:
         os.kill(os.getpid(), signal.SIGSTOP if self.place.startswith(ZOMBIE) else signal.SIGKILL)
 
 
-def live(subject: Any, config: dict[str, Any], death: Death) -> None:
-    """Restore, and send until all is out; `Any`: a module."""
+def live(subject: Any, config: dict[str, Any], death: Death) -> int:
+    """Restore, and send until it ends, or as far as asked; `Any`: a module."""
     shard = FixedShard(id="sink", root=config["root"])
     store = subject.open_store(config, shard, death.at)
     number = number_of(store.restore_checkpoint(shard))
-    while number < config["records"]:
+    last = number + _LAST_TRANSACTIONS * RUN_LENGTH_MAX if death.place == "none" else sys.maxsize
+    while number < last:
         death.begin()
-        end = min(config["records"], number + run_length(number))
+        end = number + run_length(number)
         for each in range(number, end):
             subject.publish(store, each)
         death.at("before")
@@ -90,16 +94,17 @@ def live(subject: Any, config: dict[str, Any], death: Death) -> None:
         death.at("after")
         number = end
     store.destroy()
+    return number
 
 
-def forked(run: Callable[[], None]) -> int:
-    """Run in a child, whose exit says how it ended; return its process id."""
+def forked(run: Callable[[], int], sent: int) -> int:
+    """Run in a child, which writes what it returns to a descriptor, and whose exit says how it ended."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        run()
+        os.write(sent, f"{run()}\n".encode())
         status = 0
     except CommitFencedError:
         status = _FENCED
@@ -124,19 +129,28 @@ def ended(child: int, *, stops: bool = False) -> int | None:
     raise TimeoutError(f"a life of the sink took more than {_LIFE_SECONDS_MAX} s")
 
 
+def in_turn(places: Sequence[str], chooser: random.Random) -> Iterator[str]:
+    """Yield all places in some order, then all again in another one: each as often as the others."""
+    while True:
+        yield from chooser.sample(places, len(places))
+
+
 def main() -> None:
-    """Run lives until one ends by itself, with everything out."""
+    """Run lives until as many as asked were killed; one more ends by itself, and says how many records are out."""
     subject, config = import_module(sys.argv[1]), json.loads(sys.argv[2])
     chooser = random.Random(config["seed"])
-    places = config.get("places", subject.PLACES)
+    places = in_turn(config.get("places", subject.PLACES), chooser)
     report: Counter[str] = Counter()
     zombies: list[int] = []
+    sent, child_sent = os.pipe()
     while True:
-        place = chooser.choice(places) if report["lives"] < config["lives"] else "none"
+        place = next(places) if report["kills"] < config["kills"] else "none"
         death = Death(place, chooser.randint(1, 3))
-        child = forked(lambda death=death: live(subject, config, death))  # type: ignore[misc]  # mypy infers no default
+        child = forked(lambda death=death: live(subject, config, death), child_sent)  # type: ignore[misc]  # mypy infers no default
         code = ended(child, stops=True)
         report["lives"] += 1
+        # One that was stopped is no kill: it is fenced later, and ends by itself.
+        report["kills"] += code in (-signal.SIGKILL, -signal.SIGALRM)
         if code is None:
             zombies.append(child)
             continue
@@ -156,6 +170,7 @@ def main() -> None:
             report["zombies"] += 1
         zombies.clear()
         if code == 0:
+            report["records"] = int(os.read(sent, 100))
             break
     sys.stdout.write(json.dumps(report) + "\n")
 

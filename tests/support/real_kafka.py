@@ -51,7 +51,7 @@ auto.create.topics.enable=false
 
 @dataclass(frozen=True, slots=True)
 class SecureListener:
-    """A second door, with TLS and passwords (SCRAM)."""
+    """A second door, with TLS and passwords (SCRAM and PLAIN)."""
 
     certificate: Certificate
     """Of 127.0.0.1."""
@@ -69,7 +69,11 @@ class SecureListener:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
             "listener.name.secure.ssl.keystore.type": "PEM",
             "listener.name.secure.ssl.keystore.location": str(store),
-            "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": (
+                "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                f'user_{self.user}="{self.password}";'
+            ),
             "listener.name.secure.scram-sha-512.sasl.jaas.config": (
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),

@@ -35,7 +35,7 @@ _SAID_MAX: Final = 500
 Codec = Callable[[Any, Any], Any]
 
 
-class Format(Protocol):
+class SchemaFormat(Protocol):
     """One of the registry's three kinds of schemas."""
 
     @property
@@ -79,7 +79,7 @@ class AvroFormat:
     content_type: str = "avro/binary"
 
     def encoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.avro import AvroSerializer
 
         conf = _options(**{"auto.register.schemas": self.register})
@@ -87,7 +87,7 @@ class AvroFormat:
         return codec
 
     def decoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.avro import AvroDeserializer
 
         codec: Codec = AvroDeserializer(client, conf=_options())
@@ -103,7 +103,7 @@ class JsonFormat:
     content_type: str = "application/json"
 
     def encoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.json_schema import JSONSerializer
 
         conf = _options(**{"auto.register.schemas": self.register})
@@ -111,7 +111,7 @@ class JsonFormat:
         return codec
 
     def decoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
         codec: Codec = JSONDeserializer(None, schema_registry_client=client, conf=_options())
@@ -127,7 +127,7 @@ class ProtobufFormat:
     content_type: str = "application/x-protobuf"
 
     def encoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 
         conf = _options(**{"auto.register.schemas": self.register})
@@ -135,7 +135,7 @@ class ProtobufFormat:
         return codec
 
     def decoder(self, client: SchemaRegistryClient) -> Codec:
-        """As of `Format`."""
+        """As of `SchemaFormat`."""
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 
         # Without the writer's schema, which the class makes up for: registries other than Confluent's cannot tell it in
@@ -152,7 +152,7 @@ class RegisteredType:
         self,
         subject: str,
         topic: str,
-        schema_format: Format,
+        schema_format: SchemaFormat,
         client: Callable[[], SchemaRegistryClient],
     ) -> None:
         """Open nothing yet; see `SchemaRegistry`, which makes them."""

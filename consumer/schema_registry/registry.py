@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet.consumer.schema_registry.registered_type import (
     AvroFormat,
-    Format,
     JsonFormat,
     ProtobufFormat,
     RegisteredType,
+    SchemaFormat,
 )
 from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.runtime.errors import ValidationError
@@ -107,7 +107,7 @@ class SchemaRegistry:
         if client is not None:
             client.close()
 
-    def _type(self, topic: str, schema_format: Format) -> RegisteredType:
+    def _type(self, topic: str, schema_format: SchemaFormat) -> RegisteredType:
         if not topic:
             raise ValidationError("topic", "expected the name of a topic")
         return RegisteredType(f"{topic}-value", topic, schema_format, self.client)

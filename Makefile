@@ -92,8 +92,8 @@ nightly-streams: ; STREAM_EXAMPLES=2000 $(PYTEST) -q --timeout 0 tests/property/
 # Spark's processors on a real Spark and on shards: 200 traces a seed; tests/spark/test_random_processors.py has one.
 nightly-keyed: ; KEYED_SEEDS=0:60 $(PYTEST) -q --timeout 0 tests/spark/random_queries.py
 nightly-examples: ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py tests/e2e/docs/lakehouse_example.py
-# Queries that stop on a real Spark, and go on on shards.
-nightly-import: ; IMPORT_SEEDS=0:24 $(PYTEST) -q --timeout 0 tests/spark/taken_over_queries.py
+# Queries that stop on a real Spark, and go on on shards; and the tutorial that does so.
+nightly-import: ; IMPORT_SEEDS=0:24 $(PYTEST) -q --timeout 0 tests/spark/taken_over_queries.py tests/spark/tutorial_streaming_query.py
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_members.py
 # SINK_KILLS says how many processes of each sink are killed.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
@@ -72,9 +73,9 @@ def publish_payments(cluster: ShardCluster, payments: DataFrame, name: str) -> d
     return token_of_heads(broker, PAYMENT_JOURNALS)
 
 
-def kill_busiest_member(cluster: ShardCluster) -> str:
-    """Kill the process of the member that serves most shards; return that member."""
-    (busiest, _), *_ = Counter(cluster.wait_for_primary(SHARDS).values()).most_common()
+def kill_busiest_member(cluster: ShardCluster, shards: Sequence[str] = SHARDS) -> str:
+    """Kill the process of the member that serves most of some shards; return that member."""
+    (busiest, _), *_ = Counter(cluster.wait_for_primary(shards).values()).most_common()
     victim = next(one for one in cluster.members() if one.member_id == busiest)
     port = int(victim.endpoint.rpartition(":")[2])
     for connection in psutil.net_connections("tcp"):

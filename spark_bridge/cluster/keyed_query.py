@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -31,6 +31,11 @@ from broadsheet.spark_bridge.keyed.application import (
 )
 from broadsheet.spark_bridge.keyed.initial_state import InitialState
 from broadsheet.spark_bridge.keyed.schemas import struct_of
+from broadsheet.spark_bridge.keyed_reader import KeyedReader, ShardKey, first_field
+from broadsheet.spark_bridge.routing.key_shards import MappingFactory
+from broadsheet.spark_bridge.routing.lookup import selecting
+from broadsheet.spark_bridge.task_resolver import Members, TaskResolver
+from broadsheet.wire.shard_metadata import Token
 
 WAIT_SECONDS_MAX: Final = 60.0
 
@@ -129,7 +134,7 @@ def _journals(output: JournalOutput | None) -> tuple[MappedJournal, ...]:
     return tuple(output.journals.partitions()) if isinstance(output.journals, KeyColumn) else ()
 
 
-class QueryCluster(Protocol):
+class QueryCluster(Members, Protocol):
     """The parts of a `ShardCluster` that a query uses."""
 
     @property
@@ -194,6 +199,46 @@ class KeyedQuery:
         reader = self.spark.read.format("shard_state").option("address", self.address)
         reader = reader.option("selector", f"id:prefix={self.name}/")
         return reader.options(**self._tls, **options).load()
+
+    def reader(
+        self,
+        *,
+        columns: Sequence[str] = (),
+        mapping: str | MappingFactory = "modulo",
+        token: Token | None = None,
+        shard_key: ShardKey = first_field,
+    ) -> KeyedReader:
+        """Return what looks keys up in the shards that have them; it can be sent to tasks.
+
+        Args:
+            columns: Of the state; none: all.
+            mapping: By which the publishers choose a key's journal, as `TaskResolver` takes it.
+            token: Offsets that every answer must have read through, bytes by journal.
+            shard_key: Returns what publishers hash of a key.
+
+        Raises:
+            NoMemberError: none of the members answered.
+            ValidationError: keys cannot be mapped to the shards.
+        """
+        own = selecting(*self.shard_ids)
+        resolver = TaskResolver(self.cluster, shards=own, mapping=mapping, token=token)
+        return KeyedReader(resolver, columns=columns, shard_key=shard_key)
+
+    def get(self, *key: Any, token: Token | None = None) -> dict[str, Any] | None:
+        """Return the row of a key, with its variables and timers, as of the last commit; None if it has no state.
+
+        For one question: a `reader` that is kept asks faster.
+
+        Args:
+            key: Its fields.
+            token: Offsets that the answer must have read through, bytes by journal.
+
+        Raises:
+            NoMemberError: none of the members answered.
+            ValidationError: the key is of a type whose mapping only a `reader` can be told.
+            grpc.RpcError: the key does not fit, or its shard has no primary for as long as a call waits.
+        """
+        return self.reader(token=token).get(*key)
 
     @property
     def address(self) -> str:

@@ -96,6 +96,7 @@ class QueryArguments(TypedDict, total=False):
     eventTime: str | EventTime | None
     delay: str | int | timedelta
     initialState: InitialState | Rows | None
+    takeOver: StateImport | None
     eventTimeColumnName: str
     inPandas: bool
     options: HostingOptions | None

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.spark_bridge import token_of_heads
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import ClusterStartError, ClusterStoppedError
@@ -86,3 +87,21 @@ def test_keyed_query_goes_on_over_a_kill_and_a_stop(
     assert again.shard_ids == query.shard_ids
     state = {row.user: row.total.total for row in again.state().collect()}
     assert last == state == {"ann": 11, "bob": 22, "cyd": 3}
+    found = again.get("ann")
+    assert found is not None
+    assert found["total"] == {"total": 11}
+    assert again.get("dan") is None
+    reader = again.reader(columns=("user", "total"))
+    assert reader.get("bob") == {"user": "bob", "total": {"total": 22}}
+
+
+def test_a_look_up_has_what_its_token_names(spark: SparkSession, cluster: ShardCluster) -> None:
+    """Read-your-writes: with the offsets of a publication, an answer waits until its shard has read it."""
+    query = _started(cluster)
+    sources = [f"{cluster.root[1:]}/orders/part-{each}" for each in (0, 1)]
+    for count in (1, 2, 3):
+        _publish(spark, cluster, ("ann", 1))
+        token = token_of_heads(cluster.services.broker_address, sources)
+        found = query.get("ann", token=token)
+        assert found is not None
+        assert found["total"] == {"total": count}

@@ -1,0 +1,1 @@
+"""A job of Structured Streaming that moves to shards while its visits are open: docs/tutorials/streaming_query.md."""

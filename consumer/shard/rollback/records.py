@@ -2,6 +2,9 @@
 
 /broadsheet.v1{root}/rollbacks/{shard id}#{producer}#{journal}    the acknowledgement's UUID, 16 bytes, then its frame
 
+Such a UUID is of version 1. A later release that must not be misunderstood writes a JSON document with `min_reader`,
+which begins as no UUID of version 1 does.
+
 The holder of the shard's assignment writes a record before the producer's first message in the journal. Records have
 no lease, because they must outlive the process.
 """
@@ -9,10 +12,11 @@ no lease, because they must outlive the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
-from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.errors import EtcdUnavailableError, KeyDecodeError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import SEPARATOR, AuxiliaryKeys
 from broadsheet.allocator.model import Assignment
@@ -28,6 +32,10 @@ from broadsheet.consumer.errors import AssignmentLostError
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.uuid import Flags, parse_uuid
 from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.formats import Format, LaterFormatError
+
+ROLLBACK: Final = Format("the record of a rollback", "let a member of that release serve the shard")
 
 _UUID_BYTES = 16
 
@@ -42,7 +50,11 @@ class RollbackRecords:
         self._prefix = keys.prefix + b"rollbacks/"
 
     async def of_shard(self, shard_id: str) -> list[Rollback]:
-        """Return the records of a shard, by journal and producer."""
+        """Return the records of a shard, by journal and producer.
+
+        Raises:
+            KeyDecodeError: a later release wrote one: without it, pending messages would wait for ever.
+        """
         prefix = self._prefix + f"{shard_id}{SEPARATOR}".encode()
         result = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         found = [_decoded(kv.key, kv.key[len(prefix) :], kv.value) for kv in result.kvs]
@@ -96,6 +108,22 @@ class RollbackRecords:
         return self._prefix + SEPARATOR.join(parts).encode()
 
 
+def check_reader(value: bytes) -> None:
+    """Check that a record is none that needs a later reader.
+
+    Raises:
+        LaterFormatError: it does.
+    """
+    if not value.startswith(b"{"):
+        return
+    try:
+        ROLLBACK.decode_json(value, dict[str, object])
+    except LaterFormatError:
+        raise
+    except DocumentError:
+        return  # A UUID may begin with this byte.
+
+
 class HeldRecords:
     """Rollback records of one shard, for the holder of its assignment."""
 
@@ -127,6 +155,10 @@ class HeldRecords:
 
 
 def _decoded(key: bytes, rest: bytes, value: bytes) -> Rollback | None:
+    try:
+        check_reader(value)
+    except LaterFormatError as error:
+        raise KeyDecodeError(key, str(error)) from error
     _, separator, journal = rest.partition(SEPARATOR.encode())
     producer, clock, flags = parse_uuid(value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0"))
     try:

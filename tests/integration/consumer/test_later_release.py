@@ -51,6 +51,22 @@ async def test_shard_whose_checkpoint_needs_a_later_reader_fails_and_says_so(
     )
 
 
+async def test_shard_whose_rollback_needs_a_later_reader_fails_and_the_record_stays(
+    host: ShardHost, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """A record that is passed over is a rollback that never comes: readers would wait for its messages."""
+    spec = spec_of(SHARD, SOURCE)
+    key = AuxiliaryKeys(host.key_space.keys.root).prefix + f"rollbacks/{SHARD}#1#out".encode()
+    await etcd.put(key, LATER)
+    await host.assign(spec)
+    host.start(spec, Counting(tmp_path))
+    remedy = "let a member of that release serve the shard"
+    await eventually(
+        lambda: host.says(SHARD, ReplicaStatus.FAILED, "the record of a rollback", remedy)
+    )
+    assert [kv.value for kv in (await etcd.get_range(key)).kvs] == [LATER]
+
+
 async def test_death_record_of_a_later_release_holds_nothing_back_and_stays(
     host: ShardHost, etcd: EtcdClient
 ) -> None:

@@ -26,6 +26,7 @@ from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.recoverylog.ownership import decode_owner
 from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
 from broadsheet.consumer.shard.crash_loop import DEATHS, DeathRecord
+from broadsheet.consumer.shard.rollback.records import check_reader as check_rollback
 from broadsheet.consumer.shard.source_resets import SOURCE_RESET
 from broadsheet.consumer.sources.kafka.places import offset_of, topic_entry
 from broadsheet.consumer.sources.kinesis.places import decode_resume, decode_stream_entry
@@ -87,6 +88,7 @@ JSON_DOCUMENTS: dict[str, Callable[[], object]] = {
         RecordIntent(min_reader=2).SerializeToString(), "intent"
     ),
     "the record of a split": lambda: decode_fork(LATER),
+    "the record of a rollback": lambda: check_rollback(LATER),
     "the manifest of an import": lambda: decode_manifest(LATER),
     "the cluster's level of formats": lambda: decode_level(
         KeyValue(

@@ -26,6 +26,8 @@ _TIMESTAMP: Final = re.compile(rf"\s*{_DATE}(?:[ T]{_TIMES}\s*([^\d\s:.].*?)?)?)
 _DAY: Final = re.compile(rf"\s*{_DATE}(?:[ T].*)?)?)?\s*", re.ASCII | re.DOTALL)
 _ZONED: Final = re.compile(r"[T ].*(?:Z|[+-]\d\d(?::?\d\d)?)$", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_TRANSITIONS_YEAR_MAX: Final = 2037
+"""Arrow knows no summer time behind the last transition that the files of time zones list."""
 _ROUNDING: Final = Context(prec=100, rounding=ROUND_HALF_UP)
 _NOT_FINITE: Final = {
     "NaN": "nan",
@@ -118,6 +120,9 @@ def timestamps_of(texts: Any, kind: pa.DataType, zone: tzinfo) -> Any:
     if name is None:
         raise pa.ArrowInvalid(f"{zone} is no region")
     local = texts.cast(pa.timestamp(kind.unit))
+    last = pc.max(local).as_py()
+    if name != "UTC" and last is not None and last.year > _TRANSITIONS_YEAR_MAX:
+        raise pa.ArrowInvalid(f"Arrow has no summer time of {last.year}")
     return pc.assume_timezone(local, name, ambiguous="raise", nonexistent="raise").cast(kind)
 
 

@@ -70,6 +70,7 @@ _NUMBERS = st.sampled_from(["1", "1.005", "-1.005", "1_000", " 1", "1e2", "99999
 
 @example(["2024-07-01T12:00:00", "2024-07-01T12:00:00+05:30"], TimestampNTZType(), _ZONES[0])
 @example(["2024-03-10T02:30:00", "2024-11-03T01:30:00"], TimestampType(), _ZONES[1])
+@example(["2038-04-01", "1"], TimestampType(), _ZONES[1])
 @given(
     st.lists(_texts() | _NUMBERS, min_size=1, max_size=5),
     st.sampled_from(_TYPES),

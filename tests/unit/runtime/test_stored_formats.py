@@ -18,6 +18,7 @@ from broadsheet.broker.stored_lineage import decode_stored_lineage
 from broadsheet.cli.backup.file import read_backup
 from broadsheet.consumer.direct.record_intents import parse_intent
 from broadsheet.consumer.elastic.fork import decode_fork
+from broadsheet.consumer.elastic.merge import decode_merge
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.imports.manifest import decode_manifest
 from broadsheet.consumer.keyed.recording import KeyedFiles
@@ -88,6 +89,7 @@ JSON_DOCUMENTS: dict[str, Callable[[], object]] = {
         RecordIntent(min_reader=2).SerializeToString(), "intent"
     ),
     "the record of a split": lambda: decode_fork(LATER),
+    "the record of a merge": lambda: decode_merge(LATER),
     "the record of a rollback": lambda: check_rollback(LATER),
     "the manifest of an import": lambda: decode_manifest(LATER),
     "the cluster's level of formats": lambda: decode_level(

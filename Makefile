@@ -118,11 +118,13 @@ nightly-spark: OTHER_SPARK = .cache/pyspark-$(SPARK_VERSION)
 # Before 4.2 there is no format "journal", and 4.0 has no publish_dataframe (docs/spark.md): what remains are members and tables.
 nightly-spark: OF_MEMBERS = shard_cluster member_placement task_resolver shard_tables executor_errors shipping elastic_session
 nightly-spark: SPARK_TESTS = $(if $(filter 4.0 4.1,$(SPARK_VERSION)),$(patsubst %,tests/spark/test_%.py,$(OF_MEMBERS) $(if $(filter 4.1,$(SPARK_VERSION)),publish_dataframe)) tests/unit/spark_bridge/test_spark_version.py,tests/spark tests/unit/spark_bridge tests/property/spark_bridge)
+# It publishes by publish_dataframe.
+nightly-spark: SPARK_LEFT_OUT = $(if $(filter 4.0,$(SPARK_VERSION)),--deselect tests/spark/test_shard_cluster.py::test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once)
 # Their PySpark leaves the sockets of collected rows to the garbage collector.
 nightly-spark: SPARK_WARNINGS = $(if $(filter 4.0 4.1,$(SPARK_VERSION)),-W "ignore:unclosed <socket:ResourceWarning")
 nightly-spark: setup
 	test -e $(OTHER_SPARK)/.ready || { $(BIN)/uv pip install --quiet --target $(OTHER_SPARK) "pyspark==$(SPARK_VERSION).*" && touch $(OTHER_SPARK)/.ready; }
-	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup $(SPARK_WARNINGS) $(SPARK_TESTS)
+	PYTHONPATH=$(CURDIR)/$(OTHER_SPARK) $(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup $(SPARK_WARNINGS) $(SPARK_LEFT_OUT) $(SPARK_TESTS)
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 peers: setup ## have ours meet other systems (Gazette, Azure, Kafka, KCL), and print a table of what was tried

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +21,12 @@ def delta_table(directory: Path) -> DeltaTable:
     return DeltaTable(str(directory.resolve() / "delta"))
 
 
-def iceberg_table(directory: Path) -> Table:
-    """Return the Iceberg table as it is now. Its catalog is a SQLite file, as `shardctl sink iceberg` was told."""
+@contextmanager
+def iceberg_table(directory: Path) -> Iterator[Table]:
+    """Lend the Iceberg table as it is now. Its catalog is a SQLite file, as `shardctl sink iceberg` was told."""
     uri = f"sqlite:///{directory.resolve()}/catalog.db"
-    return load_catalog("default", type="sql", uri=uri).load_table(ICEBERG_TABLE)
+    with closing(load_catalog("default", type="sql", uri=uri)) as catalog:
+        yield catalog.load_table(ICEBERG_TABLE)
 
 
 def compact_delta(directory: Path) -> tuple[int, int]:
@@ -41,20 +45,20 @@ def compact_iceberg(directory: Path, *, tries: int = 20) -> tuple[int, int]:
         CommitFailedException: others committed between, each time.
     """
     for number in range(tries):
-        table = iceberg_table(directory)
-        before = _files(table)
-        if before < 2:
-            return 0, 0
-        # With retries, the client would decide what becomes of rows that came after the scan.
-        properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": properties})
-        try:
-            table.overwrite(table.scan().to_arrow())
-        except CommitFailedException:
-            if number == tries - 1:
-                raise
-            continue
-        return before, _files(table)
+        with iceberg_table(directory) as table:
+            before = _files(table)
+            if before < 2:
+                return 0, 0
+            # With retries, the client would decide what becomes of rows that came after the scan.
+            properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+            table.metadata = table.metadata.model_copy(update={"properties": properties})
+            try:
+                table.overwrite(table.scan().to_arrow())
+            except CommitFailedException:
+                if number == tries - 1:
+                    raise
+                continue
+            return before, _files(table)
     return 0, 0
 
 
@@ -65,7 +69,8 @@ def delta_rows(directory: Path) -> pa.Table:
 
 def iceberg_rows(directory: Path) -> pa.Table:
     """Return the rows of the Iceberg table."""
-    return iceberg_table(directory).scan().to_arrow()
+    with iceberg_table(directory) as table:
+        return table.scan().to_arrow()
 
 
 def _files(table: Table) -> int:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -198,7 +198,8 @@ def iceberg_catalog(directory: Path) -> dict[str, str]:
 
 def iceberg_rows(directory: Path) -> list[int]:
     """Return the rows as pyiceberg sees them, of which those of a file are in order."""
-    table = load_catalog("default", **iceberg_catalog(directory)).load_table("lake.numbers")
+    with closing(load_catalog("default", **iceberg_catalog(directory))) as catalog:
+        table = catalog.load_table("lake.numbers")
     files: list[list[int]] = []
     for file in {task.file.file_path for task in table.scan().plan_files()}:
         numbers = pq.read_table(file.removeprefix("file://")).column("n").to_pylist()

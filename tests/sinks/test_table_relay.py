@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -38,7 +39,8 @@ def rows_of(sink: Sink) -> pa.Table:
     """Return the rows of the table as any reader sees them."""
     if sink.kind is SinkKind.DELTA:
         return DeltaTable(sink.to).to_pyarrow_table()
-    return load_catalog("default", **sink.settings).load_table(sink.to).scan().to_arrow()
+    with closing(load_catalog("default", **sink.settings)) as catalog:
+        return catalog.load_table(sink.to).scan().to_arrow()
 
 
 def carrying(sink: Sink) -> ShardSpec:

@@ -21,6 +21,9 @@ NOT_SERVED, NO_TOKEN = "not served", "no token"
 STANDARD = ("grpc.health.v1", "grpc.reflection.v1alpha", "grpc.channelz.v1")
 """Packages of services that members and brokers have both."""
 
+_LATER = frozenset({"grpc.health.v1.Health/List"})
+"""Methods that only the newer of the libraries that we admit declare. We implement none: their callers get UNIMPLEMENTED."""
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -73,7 +76,7 @@ def methods() -> dict[str, MethodDescriptor]:
         ).DESCRIPTOR.services_by_name
         for service in services.values():
             found |= {f"{service.full_name}/{each.name}": each for each in service.methods}
-    return found
+    return {name: method for name, method in found.items() if name not in _LATER}
 
 
 def rows() -> dict[str, str]:

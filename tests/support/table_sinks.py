@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ class IcebergSubject:
 
     def committed(self, store: Any) -> dict[str, int]:
         """Return the last value of each key."""
-        table = load_catalog("default", **self.catalog).load_table(self._tables[id(store)])
+        with closing(load_catalog("default", **self.catalog)) as catalog:
+            table = catalog.load_table(self._tables[id(store)])
         # Files never change: each is read once.
         paths = [task.file.file_path for task in table.scan().plan_files()]
         for path in {*paths} - self._files.keys():

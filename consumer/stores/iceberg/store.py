@@ -123,6 +123,9 @@ class IcebergStore:
         self._closed = True
         self._rows, self._table = [], None
         self._commits.close()
+        if self._catalog is not None:
+            # A catalog in SQL has a connection for each thread that used it; one that a commit uses ends with that.
+            self._catalog.close()
 
     def _opened(self) -> Table:
         if self._catalog is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,17 @@ from broadsheet.consumer.stores.iceberg.store import IcebergStore
 from broadsheet.testing.stores.subject import FixedShard
 
 SHARDS, ROUNDS = 4, 3
+SHARD = FixedShard("shard")
+OPEN_FILES = Path("/proc/self/fd")
+
+
+def catalog_in(directory: Path) -> dict[str, str]:
+    """Return the settings of a catalog in SQLite."""
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{directory}/catalog.db",
+        "warehouse": f"file://{directory}/warehouse",
+    }
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
@@ -22,12 +34,8 @@ def test_shards_that_begin_in_a_new_namespace_at_once_all_begin(
 ) -> None:
     """A catalog in SQL refuses all but one of those who create a namespace; the others find it, and go on."""
     del round_
-    catalog = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
-    load_catalog("default", **catalog)  # Its own tables are there.
+    catalog = catalog_in(tmp_path)
+    load_catalog("default", **catalog).close()  # Its own tables are there.
     barrier = threading.Barrier(SHARDS)
 
     def begin(number: int) -> bytes:
@@ -41,3 +49,17 @@ def test_shards_that_begin_in_a_new_namespace_at_once_all_begin(
 
     with ThreadPoolExecutor(SHARDS) as threads:
         assert list(threads.map(begin, range(SHARDS))) == [b""] * SHARDS
+
+
+@pytest.mark.skipif(
+    not OPEN_FILES.exists(), reason="only Linux lists the open files of a process there"
+)
+def test_destroyed_store_keeps_no_connection_to_its_catalog(tmp_path: Path) -> None:
+    """A shard that is restarted for days would have one more with each life."""
+    database = tmp_path / "catalog.db"
+    store = IcebergStore(SHARD, "lake.rows", catalog_in(tmp_path), schema=PLACE)
+    store.restore_checkpoint(SHARD)
+
+    store.destroy()
+
+    assert str(database) not in {os.path.realpath(each) for each in OPEN_FILES.iterdir()}

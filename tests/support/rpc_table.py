@@ -22,7 +22,7 @@ STANDARD = ("grpc.health.v1", "grpc.reflection.v1alpha", "grpc.channelz.v1")
 """Packages of services that members and brokers have both."""
 
 _LATER = frozenset({"grpc.health.v1.Health/List"})
-"""Methods that only the newer of the libraries that we admit declare. We implement none: their callers get UNIMPLEMENTED."""
+"""Methods that only the newer of the libraries that we admit declare. We implement none: callers get UNIMPLEMENTED."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ def _sql() -> Kind:
     answers = SqlAnswers(metadata)
 
     def new_store(shard: Shard) -> SqlStore:
-        engine = sa.create_engine(f"sqlite:///{os.environ['BROADSHEET_STATE_DIR']}/bank.db")
+        database = f"sqlite:///{os.environ['BROADSHEET_STATE_DIR']}/bank.db"
+        engine = sa.create_engine(database, poolclass=sa.NullPool)
         metadata.create_all(engine)
         return SqlStore(shard, engine)
 

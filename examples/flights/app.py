@@ -51,6 +51,11 @@ class FlightsApplication:
             lambda alert: str(alert.aircraft).encode(), lambda: targets
         )
 
+    def close(self) -> None:
+        """Close the connections to databases, for a program that goes on without the application."""
+        for engine in self._engine_by_url.values():
+            engine.dispose()
+
     def new_store(self, shard: Shard) -> FlightStore:
         """Return the shard's store."""
         url = self._database_url.format(shard=shard.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -129,12 +130,19 @@ def test_flights_are_exactly_once_in_a_database() -> None:
             flight("N1", 1000, "BOS", "EWR"),
         ]
     }
-    tried = assert_exactly_once(
-        flights,
-        inputs,
-        shards={"flights-000": ["flights/departures/part-000"]},
-        journals=EXAMPLES / "flights/journals.yaml",
-        state=lambda store: dict(store.aircraft),
-        rounds=2,
-    )
+    with ExitStack() as closing:
+
+        def application() -> FlightsApplication:
+            made = flights()
+            closing.callback(made.close)
+            return made
+
+        tried = assert_exactly_once(
+            application,
+            inputs,
+            shards={"flights-000": ["flights/departures/part-000"]},
+            journals=EXAMPLES / "flights/journals.yaml",
+            state=lambda store: dict(store.aircraft),
+            rounds=2,
+        )
     assert tried > 15

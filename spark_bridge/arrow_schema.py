@@ -1,7 +1,8 @@
 """Arrow's schemas of Spark's, with times in UTC.
 
 Source: since PySpark 4.2 `to_arrow_schema` takes a `timezone`, and makes timestamps without a zone if it gets none;
-earlier ones have no such parameter, and their timestamps are UTC by default.
+earlier ones have no such parameter, and their timestamps are UTC by default. The state of keyed processors, which is
+converted without PySpark, has `keyed/schemas.py`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
     merge flip the survivor's range, the other's spec deleted, family     everything that the merge relies on
     cancel     label, record and hold deleted                             the survivor absorbs still
 
-The hold decides between flip, `release` and cancel: each deletes it, so one of them succeeds. Whoever rests and finds
-its hold gone asks its spec what became of it. `hold` and `release` are the same for both kinds: the shard that rests is
-a split's parent, or the shard that is absorbed.
+The hold decides between flip, `release` and cancel: each deletes it, so one of them succeeds. A shard that rests and
+finds its hold gone reads its spec to see what became of it. `hold` and `release` are the same for both kinds: the shard
+that rests is a split's parent, or the shard that is absorbed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     /broadsheet.v1{root}/merges/{survivor}      the merge: who is absorbed, its range, phase; gone when it is over
     /broadsheet.v1{root}/fork-hold/{absorbed}   the absorbed shard rests, for one attempt; its only arbiter, as of forks
 
-The mark in the absorbed shard's log is as of forks, with other content: nobody goes on from it in a log of its own.
+The mark in the absorbed shard's log is that of forks, with other content: no shard continues from it in its own log.
 """
 
 from __future__ import annotations

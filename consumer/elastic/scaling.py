@@ -6,7 +6,7 @@
 Invariants: at most one change of shards is decided at a time, none while another is under way, none of a family in its
 cool-down, and no more an hour than the policy says. A family has its least and its most shards, and the members have
 theirs. No split leads to a merge under the same load: a shard that is split for its CPU takes more than three times
-what idle neighbours take, and one that fell behind is merged only once it gets far less input. A streak begins anew
+what idle neighbours take, and one that fell behind is merged only once it gets far less input. A streak starts over
 after a change, and under a new leader, who takes over from the log what was changed when.
 """
 
@@ -229,7 +229,7 @@ def _busy_after(shard: ShardSample, before: _Busy, now: float, policy: ScalingPo
         cpu_since = now if before.cpu_since is None else before.cpu_since
     if shard.behind_seconds > policy.behind_seconds_max:
         behind_since, behind_seconds = before.behind_since, before.behind_seconds
-        # One that catches up begins anew at each step.
+        # One that catches up starts over at each step.
         if behind_since is None or shard.behind_seconds < behind_seconds:
             behind_since, behind_seconds = now, shard.behind_seconds
     return _Busy(cpu_since, behind_since, behind_seconds)

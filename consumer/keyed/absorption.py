@@ -6,7 +6,7 @@ Until a merge is committed the rows are of keys that are not owned: hidden from 
 merge is given up. A step compares with what is here, so that what an earlier life took in costs no second write.
 
 A name is noted *behind* its change in the index, and a step takes the names *before* it reads the index: so none is
-taken in as it was before a change that nobody looks for any more.
+taken in as it was before a change that is no longer looked for.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ChangedNames:
         self._lock = threading.Lock()
         self._names: dict[bytes, None] = {}
         self.round = 0
-        """Grows whenever the index is made anew: all of its rows may have changed."""
+        """Grows whenever the index is rebuilt: all of its rows may have changed."""
 
     def begin_round(self) -> None:
-        """Forget all names: the index is made anew."""
+        """Forget all names: the index is rebuilt."""
         with self._lock:
             self._names.clear()
             self.round += 1
@@ -126,7 +126,7 @@ class Absorption:
         self._at: bytes | None = None
         """All before is taken in, but for what changed since; None: all is."""
         self.refusal = ""
-        """Why rows cannot be taken in, if they cannot: to be said to whoever asked for the merge."""
+        """Why rows cannot be taken in, if they cannot: for the caller of the merge."""
         self.taken_rows = 0
         """That were looked at, in this life."""
         self._total_rows = 0

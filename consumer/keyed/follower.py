@@ -39,7 +39,7 @@ class KeyedFollower:
         self._read_to: ReadTo = {}
         self._stopped = False
         self.changed: ChangedNames | None = None
-        """Takes the names of rows that changed, for whoever copies them; set before anything is followed."""
+        """Takes the names of changed rows, for a copy of them; set before anything is followed."""
 
     def follow(self, files: Path) -> None:
         """Bring the index to the last commit that the files have."""

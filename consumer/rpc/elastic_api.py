@@ -36,7 +36,6 @@ from broadsheet.consumer.elastic.fork import (
     decode_fork,
     forks_prefix,
 )
-from broadsheet.consumer.elastic.fork_progress import split_progress
 from broadsheet.consumer.elastic.merge import (
     MergeRecord,
     absorbed_mark,
@@ -44,7 +43,7 @@ from broadsheet.consumer.elastic.merge import (
     merges_prefix,
 )
 from broadsheet.consumer.elastic.merge_plan import MergePlan, plan_merge
-from broadsheet.consumer.elastic.merge_progress import merge_progress
+from broadsheet.consumer.elastic.progress import merge_progress, split_progress
 from broadsheet.consumer.elastic.split_plan import SplitPlan, SplitWish, plan_split
 from broadsheet.consumer.errors import ShardNotFoundError, SplitConflictError, SplitDelayedError
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
@@ -333,7 +332,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             shard_id
             for child, value in children.items()
             for shard_id in (child, decode_fork(value).parent)
-            # What a family left that was deleted meanwhile concerns nobody.
+            # A record of a family that was deleted meanwhile does not count.
             if ItemId(child) in self._key_space.items
         )
 

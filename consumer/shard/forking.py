@@ -30,7 +30,7 @@ from broadsheet.consumer.elastic.fork import (
     fork_key,
     mark_of,
 )
-from broadsheet.consumer.elastic.fork_progress import split_progress
+from broadsheet.consumer.elastic.progress import split_progress
 from broadsheet.consumer.errors import (
     AssignmentLostError,
     ShardNotFoundError,

@@ -24,7 +24,7 @@ from broadsheet.consumer.elastic.fork import (
     decode_fork,
     forks_prefix,
 )
-from broadsheet.consumer.elastic.fork_progress import purge_progress
+from broadsheet.consumer.elastic.progress import purge_progress
 from broadsheet.consumer.errors import StoreClosedError
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignedShard

@@ -2,20 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+import click
+
+from broadsheet.cli.output.documents import OutputFormat
+from broadsheet.runtime.errors import EndpointError
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
 OPERATION_COLUMNS = ["OPERATION", "SUBJECT", "MEMBER", "PHASE", "DONE", "LEFT", "TIME LEFT"]
 
+LOOK_SECONDS = 1.0
+"""Pause between two looks of --watch."""
+FAILED_LOOKS_MAX = 30
+"""Looks in succession that may reach no member."""
+
 OperationKey: TypeAlias = tuple[int, str, str]
 """Kind, subject and member."""
+OperationRows: TypeAlias = Mapping[OperationKey, Sequence[str]]
 
 
-def changed_lines(
-    shown: Mapping[OperationKey, Sequence[str]], now: Mapping[OperationKey, Sequence[str]]
-) -> Iterator[str]:
+class OperationLook(NamedTuple):
+    """What a member says is under way."""
+
+    rows: OperationRows
+    """Cells of each operation."""
+    is_all: bool = True
+    """Whether there are no others that the member does not know yet."""
+
+
+def require_table(output: OutputFormat, *, watch: bool) -> None:
+    """Refuse a watch whose rows would be no document.
+
+    Raises:
+        click.UsageError: it is one.
+    """
+    if watch and output is not OutputFormat.TABLE:
+        raise click.UsageError("--watch prints rows: expected -o table with it")
+
+
+async def watch_operations(
+    before: OperationLook, look: Callable[[], Awaitable[OperationLook]]
+) -> None:
+    """Print each operation that changes, until none is left.
+
+    Args:
+        before: Was printed.
+        look: Asks a member.
+
+    Raises:
+        EndpointError: no member was reached in `FAILED_LOOKS_MAX` looks.
+    """
+    failed = 0
+    while before.rows or not before.is_all:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            now = await look()
+        except EndpointError:
+            # The member that was asked may be the one that leaves.
+            failed += 1
+            if failed == FAILED_LOOKS_MAX:
+                raise
+            continue
+        failed = 0
+        for line in changed_lines(before.rows, now.rows):
+            click.echo(line)
+        before = now
+
+
+def changed_lines(shown: OperationRows, now: OperationRows) -> Iterator[str]:
     """Yield a line for each operation that began, changed or ended; of one that ended its first three cells."""
     for key, cells in now.items():
         if shown.get(key) != cells:

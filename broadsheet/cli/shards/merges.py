@@ -1,4 +1,4 @@
-"""`shardctl shards merges`: the merges that are under way."""
+"""`shardctl shards merges`: the merges that are under way, and how long they take."""
 
 from __future__ import annotations
 
@@ -6,16 +6,35 @@ from collections.abc import Sequence
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.options import command_options
-from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
-from broadsheet.cli.output.tables import print_table
+from broadsheet.cli.options import command_options, flag
+from broadsheet.cli.output.documents import Output, print_list
+from broadsheet.cli.output.operations import (
+    OperationKey,
+    OperationLook,
+    amount_text,
+    require_table,
+    time_left,
+    watch_operations,
+)
 from broadsheet.wire.elastic_pb2 import ListMergesResponse
 from broadsheet.wire.key_range import KeyRange
+
+MERGE_COLUMNS = [
+    "SHARD",
+    "TAKES IN",
+    "KEYS",
+    "PHASE",
+    "DONE",
+    "LEFT",
+    "TIME LEFT",
+    "DELAYED BECAUSE",
+]
 
 
 @command_options
 class _MergesOptions:
     output: Output
+    watch: bool = flag("Then print each merge that changes, until none is left.", "-w")
 
 
 @cluster_command("merges", _MergesOptions)
@@ -23,35 +42,44 @@ async def list_merges(connection: Connection, options: _MergesOptions) -> None:
     """Show the merges that are under way.
 
     `copying`: the survivor takes the other shard's rows in, and both serve. `holding`: both rest, and the survivor
-    commits. A merge that is over is not listed.
+    commits. `?` is not known. A merge that is over is not listed; with --watch the command ends when none is left.
 
     \b
     Examples:
       shardctl shards merges
+      shardctl shards merges --watch
       shardctl shards merges -o json
     """
+    require_table(options.output, watch=options.watch)
     async with connection.elastic() as client:
-        merges = await client.merges()
-    if options.output is not OutputFormat.TABLE:
-        print_messages("merges", merges, options.output)
-        return
-    _print_merges(merges)
+        found = await client.merges()
+        print_list(options.output, "merges", found, MERGE_COLUMNS, map(merge_cells, found))
+        if options.watch:
+
+            async def look() -> OperationLook:
+                return _look(await client.merges())
+
+            await watch_operations(_look(found), look)
 
 
-def _print_merges(merges: Sequence[ListMergesResponse.Merge]) -> None:
-    rows = [
-        [
-            each.survivor,
-            each.absorbed,
-            str(KeyRange(each.given_begin, each.given_end)) if each.given_end else "?",
-            each.progress.phase,
-            str(each.progress.done),
-            "?" if each.progress.to_do < 0 else str(each.progress.to_do),
-            "?" if each.progress.eta_s < 0 else f"{each.progress.eta_s:.0f} s",
-            each.reason,
-        ]
-        for each in merges
+def _look(found: Sequence[ListMergesResponse.Merge]) -> OperationLook:
+    return OperationLook({_key(each): merge_cells(each) for each in found})
+
+
+def _key(merge: ListMergesResponse.Merge) -> OperationKey:
+    return merge.progress.kind, merge.survivor, merge.absorbed
+
+
+def merge_cells(merge: ListMergesResponse.Merge) -> list[str]:
+    """Return a merge's cells below `MERGE_COLUMNS`."""
+    is_known, progress = merge.HasField("progress"), merge.progress
+    return [
+        merge.survivor,
+        merge.absorbed or "?",
+        str(KeyRange(merge.given_begin, merge.given_end)) if merge.given_end else "?",
+        progress.phase or "?",
+        amount_text(progress.done, progress.unit) if is_known else "?",
+        amount_text(progress.to_do, progress.unit) if is_known else "?",
+        time_left(progress) if is_known else "?",
+        merge.reason,
     ]
-    print_table(
-        ["SHARD", "TAKES IN", "KEYS", "PHASE", "ROWS", "LEFT", "ETA", "DELAYED BECAUSE"], rows
-    )

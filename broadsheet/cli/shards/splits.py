@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import click
+from collections.abc import Sequence
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options, flag
-from broadsheet.cli.output.documents import Output, OutputFormat, print_list
-from broadsheet.cli.output.operations import OperationKey, amount_text, changed_lines, time_left
-from broadsheet.consumer.client import ElasticClient
-from broadsheet.runtime.errors import EndpointError
+from broadsheet.cli.output.documents import Output, print_list
+from broadsheet.cli.output.operations import (
+    OperationKey,
+    OperationLook,
+    amount_text,
+    require_table,
+    time_left,
+    watch_operations,
+)
 from broadsheet.wire.elastic_pb2 import ListSplitsResponse
 from broadsheet.wire.key_range import KeyRange
 
 SPLIT_COLUMNS = ["NEW SHARD", "OF", "KEYS", "PHASE", "DONE", "LEFT", "TIME LEFT", "DELAYED BECAUSE"]
-LOOK_SECONDS = 1.0
-"""Pause between two looks of --watch."""
-FAILED_LOOKS_MAX = 30
-"""Looks in succession that may reach no member."""
 
 
 @command_options
@@ -42,32 +41,20 @@ async def list_splits(connection: Connection, options: _ListOptions) -> None:
       shardctl shards splits --watch
       shardctl shards splits -o json
     """
-    if options.watch and options.output is not OutputFormat.TABLE:
-        raise click.UsageError("--watch prints rows: expected -o table with it")
+    require_table(options.output, watch=options.watch)
     async with connection.elastic() as client:
         found = await client.splits()
         print_list(options.output, "splits", found, SPLIT_COLUMNS, map(split_cells, found))
         if options.watch:
-            await _watch(client, {_key(each): split_cells(each) for each in found})
+
+            async def look() -> OperationLook:
+                return _look(await client.splits())
+
+            await watch_operations(_look(found), look)
 
 
-async def _watch(client: ElasticClient, shown: dict[OperationKey, list[str]]) -> None:
-    failed = 0
-    while shown:
-        await asyncio.sleep(LOOK_SECONDS)
-        try:
-            found = await client.splits()
-        except EndpointError:
-            # The member that was asked may have left.
-            failed += 1
-            if failed == FAILED_LOOKS_MAX:
-                raise
-            continue
-        failed = 0
-        now = {_key(each): split_cells(each) for each in found}
-        for line in changed_lines(shown, now):
-            click.echo(line)
-        shown = now
+def _look(found: Sequence[ListSplitsResponse.Split]) -> OperationLook:
+    return OperationLook({_key(each): split_cells(each) for each in found})
 
 
 def _key(split: ListSplitsResponse.Split) -> OperationKey:

@@ -1,8 +1,17 @@
-"""The rows of `shardctl members progress`: unknown is `?`, never a number."""
+"""The rows of operations that are under way: unknown is `?`, never a number; and how they are watched."""
 
 from __future__ import annotations
 
-from broadsheet.cli.output.operations import changed_lines, operation_cells
+import pytest
+
+from broadsheet.cli.output import operations
+from broadsheet.cli.output.operations import (
+    OperationLook,
+    changed_lines,
+    operation_cells,
+    watch_operations,
+)
+from broadsheet.runtime.errors import EndpointError
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
 
@@ -45,3 +54,43 @@ def test_watch_tells_what_changed_and_what_is_over() -> None:
     assert list(changed_lines({key: first}, {key: first})) == []
     assert list(changed_lines({key: first}, {key: second})) == ["  ".join(second)]
     assert list(changed_lines({key: second}, {})) == ["drain  a#one  a#one  over"]
+
+
+async def test_watch_goes_on_over_failed_looks_and_ends_when_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The member that is asked may leave; and one that does not know yet what moves is asked again."""
+    monkeypatch.setattr(operations, "LOOK_SECONDS", 0.0)
+    key = (1, "a", "b")
+    answers: list[EndpointError | OperationLook] = [
+        EndpointError("one", "it left"),
+        OperationLook({key: ["split", "a", "b", "following"]}),
+        EndpointError("one", "it left"),
+        OperationLook({key: ["split", "a", "b", "holding"]}),
+        OperationLook({}),
+    ]
+    looks = iter(answers)
+
+    async def look() -> OperationLook:
+        found = next(looks)
+        if isinstance(found, EndpointError):
+            raise found
+        return found
+
+    await watch_operations(OperationLook({}, is_all=False), look)
+
+    lines = ["split  a  b  following", "split  a  b  holding", "split  a  b  over"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+async def test_watch_ends_with_the_error_if_no_member_is_reached_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator's terminal must not look as if nothing happened."""
+    monkeypatch.setattr(operations, "LOOK_SECONDS", 0.0)
+
+    async def look() -> OperationLook:
+        raise EndpointError("one", "it left")
+
+    with pytest.raises(EndpointError):
+        await watch_operations(OperationLook({(1, "a", "b"): ["split"]}), look)

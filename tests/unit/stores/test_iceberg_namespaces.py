@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
 from broadsheet.consumer.relay.table_outlet import PLACE
@@ -16,7 +16,6 @@ from broadsheet.testing.stores.subject import FixedShard
 
 SHARDS, ROUNDS = 4, 3
 SHARD = FixedShard("shard")
-OPEN_FILES = Path("/proc/self/fd")
 
 
 def catalog_in(directory: Path) -> dict[str, str]:
@@ -51,15 +50,28 @@ def test_shards_that_begin_in_a_new_namespace_at_once_all_begin(
         assert list(threads.map(begin, range(SHARDS))) == [b""] * SHARDS
 
 
-@pytest.mark.skipif(
-    not OPEN_FILES.exists(), reason="only Linux lists the open files of a process there"
-)
 def test_destroyed_store_keeps_no_connection_to_its_catalog(tmp_path: Path) -> None:
     """A shard that is restarted for days would have one more with each life."""
-    database = tmp_path / "catalog.db"
-    store = IcebergStore(SHARD, "lake.rows", catalog_in(tmp_path), schema=PLACE)
-    store.restore_checkpoint(SHARD)
+    open_: set[object] = set()
 
-    store.destroy()
+    def note_opened(connection: object, record: object) -> None:
+        del record
+        open_.add(connection)
 
-    assert str(database) not in {os.path.realpath(each) for each in OPEN_FILES.iterdir()}
+    def note_closed(connection: object, record: object) -> None:
+        del record
+        open_.discard(connection)
+
+    sa.event.listen(sa.Pool, "connect", note_opened)
+    sa.event.listen(sa.Pool, "close", note_closed)
+    try:
+        store = IcebergStore(SHARD, "lake.rows", catalog_in(tmp_path), schema=PLACE)
+        store.restore_checkpoint(SHARD)
+        assert open_
+
+        store.destroy()
+
+        assert not open_
+    finally:
+        sa.event.remove(sa.Pool, "connect", note_opened)
+        sa.event.remove(sa.Pool, "close", note_closed)

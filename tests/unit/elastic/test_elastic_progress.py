@@ -1,10 +1,11 @@
-"""How far a split is: bytes to follow, then groups to purge by both shards; unknown is never a number."""
+"""How far splits and merges are; unknown is never a number."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
+from broadsheet.cli.shards.merges import MERGE_COLUMNS, merge_cells
 from broadsheet.cli.shards.splits import SPLIT_COLUMNS, split_cells
 from broadsheet.consumer.elastic.fork import (
     ForkPhase,
@@ -13,10 +14,11 @@ from broadsheet.consumer.elastic.fork import (
     decode_fork,
     encode_fork,
 )
-from broadsheet.consumer.elastic.fork_progress import split_progress
+from broadsheet.consumer.elastic.merge import MergePhase, MergeRecord
+from broadsheet.consumer.elastic.progress import merge_progress, split_progress
 from broadsheet.consumer.keyed.purge import Purge
 from broadsheet.consumer.keyed.state_rows import STATE, TIMERS, group_bytes
-from broadsheet.wire.elastic_pb2 import ListSplitsResponse
+from broadsheet.wire.elastic_pb2 import ListMergesResponse, ListSplitsResponse
 from broadsheet.wire.key_range import GROUPS, KeyRange
 from broadsheet.wire.progress_pb2 import ProgressUnit
 
@@ -92,6 +94,42 @@ def test_cells_of_a_split_show_what_is_unknown_as_that() -> None:
         "PHASE": "following",
         "DONE": "300 bytes",
         "LEFT": "100 bytes",
+        "TIME LEFT": "2 s",
+        "DELAYED BECAUSE": "",
+    }
+
+
+def test_merge_has_a_time_once_there_is_a_rate_and_no_rows_left_once_both_rest() -> None:
+    """How many rows are left is not known before the other shard's log was followed."""
+    record = MergeRecord(absorbed="b", begin=2048, end=4096, done_rows=30, rate=5.0)
+    unknown = merge_progress("a", record)
+    assert (unknown.to_do, unknown.eta_s) == (-1, -1)
+    known = merge_progress("a", msgspec.structs.replace(record, left_rows=10))
+    assert (known.done, known.to_do, known.eta_s) == (30, 10, 2.0)
+    assert merge_progress("a", msgspec.structs.replace(record, left_rows=10, rate=0.0)).eta_s == -1
+    rests = msgspec.structs.replace(record, left_rows=10, phase=MergePhase.HOLDING)
+    assert (merge_progress("a", rests).to_do, merge_progress("a", rests).eta_s) == (0, 0.0)
+
+
+def test_cells_of_a_merge_show_what_is_unknown_as_that() -> None:
+    """A record that cannot be read has no progress, but its survivor's name and the reason."""
+    unread = ListMergesResponse.Merge(survivor="a", reason="needs a later release")
+    assert merge_cells(unread) == ["a", "?", "?", "?", "?", "?", "?", "needs a later release"]
+    record = MergeRecord(absorbed="b", begin=2048, end=4096, done_rows=30, left_rows=10, rate=5.0)
+    shown = ListMergesResponse.Merge(
+        survivor="a",
+        absorbed="b",
+        given_begin=2048,
+        given_end=4096,
+        progress=merge_progress("a", record),
+    )
+    assert dict(zip(MERGE_COLUMNS, merge_cells(shown), strict=True)) == {
+        "SHARD": "a",
+        "TAKES IN": "b",
+        "KEYS": "0800-1000",
+        "PHASE": "copying",
+        "DONE": "30 rows",
+        "LEFT": "10 rows",
         "TIME LEFT": "2 s",
         "DELAYED BECAUSE": "",
     }

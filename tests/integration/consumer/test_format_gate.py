@@ -24,7 +24,7 @@ from broadsheet.allocator.format_levels import encode_level
 from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.ops import Compare, Delete, LeaseId, Operation, Put
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, LeaseId, Operation, Put
 from broadsheet.cli.members.list import member_cells
 from broadsheet.consumer.client import ElasticClient
 from broadsheet.consumer.client.allocation_client import AllocationClient
@@ -193,6 +193,12 @@ async def test_member_of_before_levels_gets_no_shards_after_a_rise_and_is_shown(
         }
 
 
+async def _only(etcd: EtcdClient, key: bytes) -> KeyValue:
+    found = (await etcd.get_range(key)).kvs
+    assert len(found) == 1, key
+    return found[0]
+
+
 async def test_member_of_before_levels_that_leads_is_superseded(
     cluster: Cluster, etcd: EtcdClient
 ) -> None:
@@ -202,7 +208,9 @@ async def test_member_of_before_levels_that_leads_is_superseded(
     async with cluster.member("new") as service, client_of(service) as client:
         await client.apply(upserts(*_family()))
         lease = await etcd.lease_grant(60)
-        (epoch,) = (await etcd.get_range(keys.epoch)).kvs
+
+        # A member is ready before it leads.
+        epoch = await eventually(lambda: _only(etcd, keys.epoch))
         number = msgspec.json.decode(epoch.value)["epoch"] + 1
         record = {"member": "zone-a#member-old", "epoch": number}
         await etcd.txn(
@@ -216,7 +224,7 @@ async def test_member_of_before_levels_that_leads_is_superseded(
         )
 
         async def is_superseded() -> bool:
-            (leader,) = (await etcd.get_range(keys.leader)).kvs
+            leader = await _only(etcd, keys.leader)
             found = msgspec.json.decode(leader.value)
             if found["member"] == "zone-a#member-old":
                 # It beats: a leader that is silent is superseded, whatever it reads.

@@ -22,7 +22,9 @@ class Target:
 
 def work(began):
     began.set()
-    threading.Event().wait()
+    # Python handles a signal that comes right before a wait only behind it, so no wait is for ever.
+    while not threading.Event().wait(0.05):
+        pass
 
 def child_of_pool(number):
     context = multiprocessing.get_context("fork")

@@ -382,8 +382,13 @@ class LiveShard:
             cause = await self._live_once()
             if cause is None or self._stopping:
                 return
-            await self._back_off(cause, stood_by=self._stood_by)
-            self._attempt = self._new_attempt()
+            await self._try_again(cause, stood_by=self._stood_by)
+
+    async def _try_again(self, cause: BaseException, *, stood_by: bool = False) -> None:
+        """Wait as long as the failure asks for, and make the next attempt."""
+        await self._back_off(cause, stood_by=stood_by)
+        self._spec_changed.clear()
+        self._attempt = self._new_attempt()
 
     def _overdue_append(self, seconds: float) -> str:
         recorded = self._recovery.overdue_append(seconds) if self._recovery is not None else ""
@@ -398,7 +403,6 @@ class LiveShard:
         """Run as standby until promoted, then serve as primary until that ends; return the cause, or None for a
         stop.
         """
-        self._spec_changed.clear()
         self._stood_by = False
         if is_fork(self._spec):
             return await self._become_fork()
@@ -500,14 +504,22 @@ class LiveShard:
     async def _recover_and_serve(self, recovery: Recovery) -> BaseException | None:
         promoted = not self.primary
         await self._stand_by(recovery)
-        if recovery.failure is not None:
-            # Recorded now, because the promotion may come before the next attempt.
-            self._stood_by = not self.primary
-            self._attempt.terminal.set_result(recovery.failure)
-            return recovery.failure
-        return await self._attempt.run(
-            self._serve_primary, partial(recovery.take_over, promoted=promoted)
-        )
+        # Recorded now, because the promotion may come before the next attempt.
+        only_followed = not self.primary
+        while (failure := recovery.failure_for(self._spec)) is None:
+            cause = await self._attempt.run(
+                self._serve_primary, partial(recovery.take_over, promoted=promoted)
+            )
+            if cause is None or self._stopping or recovery.is_taken_over:
+                return cause
+            # Not admitted, e.g. held back: what is played, and what follows it, goes on until the next attempt.
+            self._stop_telling()
+            await self._try_again(cause)
+            # What ends the recovery meanwhile is found by a replica that only follows.
+            only_followed = True
+        self._stood_by = only_followed
+        self._attempt.terminal.set_result(failure)
+        return failure
 
     async def _stand_by(self, recovery: Recovery | None) -> None:
         """Wait until we are promoted, or `recovery` fails."""
@@ -547,9 +559,12 @@ class LiveShard:
         now = self._environment.clock.monotonic_seconds()
         return since is not None and now - since >= self._environment.config.healthy_seconds
 
-    async def _say_primary(self) -> None:
+    def _stop_telling(self) -> None:
         if self._telling is not None:
             self._telling.cancel()  # From now on its writes are out of date, or refused.
+
+    async def _say_primary(self) -> None:
+        self._stop_telling()
         await self._status.replace(ReplicaStatus(code=ReplicaStatus.PRIMARY))
 
     async def _say_stalled(self, description: str) -> None:

@@ -4,7 +4,8 @@
     promoted    take the log over: fence it, play what is left, open the files where they are
     fork        play another shard's log up to a mark, and go on in our own log from there
 
-A recovery is used once. A primary that failed starts another, from the log as it is then.
+A recovery is taken over once. A primary that failed then starts another, from the log as it is then. One that was not
+admitted leaves the recovery to its next attempt.
 
 Source: gazette/core consumer/recovery.go (beginRecovery, completeRecovery).
 """
@@ -20,6 +21,7 @@ import structlog
 
 from broadsheet.allocator.model import ItemId
 from broadsheet.consumer.elastic.fork import attempt_of_fork
+from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.recoverylog.fence import author_from
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
@@ -84,6 +86,8 @@ class Recovery:
         """The follower of the played files."""
         self._author = 0
         self._counted_bytes = 0
+        self.is_taken_over = False
+        """Whether `take_over` was called; before that, attempts that end leave the recovery as it is."""
         self._recorder: Recorder | None = None
         self.ended = asyncio.Event()
         """Set once playing is over, one way or the other."""
@@ -102,6 +106,18 @@ class Recovery:
         """Error that ended the playback, if it failed."""
         outcome = self._outcome.result() if self._outcome.done() else None
         return outcome if isinstance(outcome, BaseException) else None
+
+    def failure_for(self, spec: ShardSpec) -> BaseException | None:
+        """Return why this recovery is none of a shard's with this spec; None: it can be taken over.
+
+        It failed, or the spec has another log, or other hints, than when it began.
+        """
+        began = self._spec
+        if recovery_log_of(spec) != self._log or spec.hint_prefix != began.hint_prefix:
+            return RecoveryLogError(
+                self._log, f"the spec of shard {spec.id} has another log or other hints since"
+            )
+        return self.failure
 
     @property
     def recorded_bytes(self) -> int:
@@ -136,6 +152,7 @@ class Recovery:
             ServiceError: the log cannot be played, or appended to.
             OSError: as of the disk.
         """
+        self.is_taken_over = True
         if promoted and not self.tailing.is_set():
             self._tell_cold()
         self._author = author_from(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
 from broadsheet.consumer.keyed.key_codec import from_sortable, sortable
-from broadsheet.consumer.keyed.row_index import RowIndex, after_prefix
+from broadsheet.consumer.keyed.row_index import RowIndex, Rows, after_prefix
 
 _LATEST: Final = (1 << 63) - 1
 _STEP: Final = 1024
@@ -37,6 +39,10 @@ class EntryIndex:
         """Remove an entry in the running transaction."""
         self.changes[entry] = None
 
+    def is_removed(self, entry: bytes) -> bool:
+        """Tell whether the running transaction has removed an entry."""
+        return self.changes.get(entry, b"") is None
+
     def savepoint(self) -> None:
         """Note further changes apart, until `release` or `roll_back`; nothing is looked up between."""
         self._before, self.changes = self.changes, {}
@@ -55,6 +61,19 @@ class EntryIndex:
         self._committing, self.changes = self.changes, {}
         return self._committing
 
+    def iterate(self, time: int, step: int) -> Iterator[list[tuple[int, bytes]]]:
+        """Return an iterator of (time, rest) of the entries up to a time, ascending, in parts.
+
+        They are those of now: what is added or removed while it is iterated over does not show, whatever is committed.
+
+        Args:
+            time: The last time, inclusive.
+            step: Entries of a part at most. A part is looked up when it is asked for.
+        """
+        end = self._end(time)
+        changed = self._unwritten()
+        return self._merged(end, step, changed, sorted(_added(changed, end)))
+
     def until(self, time: int, limit: int) -> tuple[list[tuple[int, bytes]], bool]:
         """Return (time, rest) of the first entries up to a time, ascending, and whether there are more.
 
@@ -62,45 +81,71 @@ class EntryIndex:
             time: The last time, inclusive.
             limit: Entries at most.
         """
-        end = self._family + sortable(min(time, _LATEST - 1) + 1)
-        found = self._stored(end, limit + 1)
-        added = [entry for entry in self._added() if entry < end]
-        merged = sorted(chain(found, added))
+        end = self._end(time)
+        changed = self._unwritten()
+        found = self._stored(end, limit + 1, changed)
+        merged = sorted(chain(found, _added(changed, end)))
         return [self._taken_apart(entry) for entry in merged[:limit]], len(merged) > limit
 
     def first(self) -> int | None:
         """Return the time of the first entry; None if there is none."""
-        stored = self._stored(after_prefix(self._family), 1)
-        first = min(chain(stored, self._added()), default=None)
+        end = after_prefix(self._family)
+        changed = self._unwritten()
+        stored = self._stored(end, 1, changed)
+        first = min(chain(stored, _added(changed, end)), default=None)
         return None if first is None else self._taken_apart(first)[0]
 
-    def _stored(self, end: bytes, limit: int) -> list[bytes]:
+    def _end(self, time: int) -> bytes:
+        return self._family + sortable(min(time, _LATEST - 1) + 1)
+
+    def _unwritten(self) -> dict[bytes, bytes | None]:
+        """Return the changes that the row index lacks, or may lack: a commit may reach it at any time."""
+        return {**self._committing, **self.changes}
+
+    def _merged(
+        self, end: bytes, step: int, changed: Rows, added: list[bytes]
+    ) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield what the row index has, without what was changed, and what was added."""
+        begin = 0
+        for stored, behind in self._stored_parts(end, step, changed):
+            stop = bisect_left(added, behind, begin)
+            part = sorted(chain(stored, added[begin:stop]))
+            begin = stop
+            for at in range(0, len(part), step):
+                yield [self._taken_apart(entry) for entry in part[at : at + step]]
+
+    def _stored(self, end: bytes, limit: int, changed: Rows) -> list[bytes]:
         """Return the first entries of the row index that no transaction has changed since."""
         found: list[bytes] = []
+        for part, _ in self._stored_parts(end, max(_STEP, limit), changed):
+            found += part
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _stored_parts(
+        self, end: bytes, step: int, changed: Rows
+    ) -> Iterator[tuple[list[bytes], bytes]]:
+        """Yield entries of the row index that were not changed since, and the place behind those looked at."""
         begin, is_first = self._floor, True
-        while len(found) < limit:
-            step = max(_STEP, limit)
+        while True:
             part = self._index.scan(begin, end, step)
             if is_first and (part or end == after_prefix(self._family)):
                 # Entries that were removed since are among these, so this is no later than the first one that counts.
-                lowest = min(self._added(), default=None)
                 start = part[0][0] if part else end
-                self._floor = start if lowest is None else min(start, lowest)
+                self._floor = min((start, *_added(self._unwritten(), end)))
                 is_first = False
-            found += [
-                entry
-                for entry, _ in part
-                if entry not in self.changes and entry not in self._committing
-            ]
-            if len(part) < step:
-                break
-            begin = part[-1][0] + b"\x00"
-        return found[:limit]
-
-    def _added(self) -> list[bytes]:
-        changes = {**self._committing, **self.changes}
-        return [entry for entry, value in changes.items() if value is not None]
+            is_last = len(part) < step
+            begin = end if is_last else part[-1][0] + b"\x00"
+            yield [entry for entry, _ in part if entry not in changed], begin
+            if is_last:
+                return
 
     def _taken_apart(self, entry: bytes) -> tuple[int, bytes]:
         at = len(self._family)
         return from_sortable(entry, at), entry[at + _TIME_BYTES :]
+
+
+def _added(changed: Rows, end: bytes) -> list[bytes]:
+    """Return the entries before a place that changes add."""
+    return [entry for entry, value in changed.items() if value is not None and entry < end]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
@@ -66,8 +67,6 @@ STORM_TIMERS: Final = 10_000
 """Timers that fire in one transaction."""
 STORM_SECONDS: Final = 0.05
 """Time after which the rest of the timers is left to the next transaction."""
-_STORM_TIMERS_LEAST: Final = 100
-"""Timers that are looked up for a transaction after one that had no time for more."""
 _ROWS_PER_EMIT: Final = 16_384
 TIMER_MS: Final = "timer_ms"
 """Column of the side journal that has the expiry of a timer whose call failed."""
@@ -156,8 +155,6 @@ class KeyedRun:
         self.failed_calls = 0
         """Calls of handlers that failed and were set apart, in this life."""
         self._has_expired = False
-        self._storm_timers = settings.storm_timers
-        """Timers to look up for the next transaction: after slow handlers, not many more than fired."""
         self._require_key()
         registry = Registry(store.meta(REGISTRY), store.meta(REMOVAL))
         taken = (*settings.key.schema.names, TIMERS_COLUMN)
@@ -259,7 +256,7 @@ class KeyedRun:
     def next_txn_after(self) -> float | None:
         """Return after how many seconds a transaction is due though no row comes; None: only with rows."""
         settings = self._settings
-        if self._initial is not None:
+        if self._initial is not None or self._times.storm_ms is not None:
             return 0.0
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
         self.next_due_ms = next_due
@@ -459,25 +456,24 @@ class KeyedRun:
         bound = due_bound(self._times, self._settings.mode)
         if bound is None:
             return
-        timers, has_more = self._store.due_timers(bound, self._storm_timers)
-        self._storm_timers = self._settings.storm_timers
-        end = self._clock.monotonic_seconds() + self._settings.storm_seconds
-        time, current = self._time(), self._current
+        settings, time, current = self._settings, self._time(), self._current
+        end = self._clock.monotonic_seconds() + settings.storm_seconds
+        self._times.storm_ms = None
+        timers = chain.from_iterable(self._store.due_timers(bound))
         for fired, (expiry, key) in enumerate(timers):
-            if fired and self._clock.monotonic_seconds() >= end:
-                has_more = True
-                self._storm_timers = min(self._storm_timers, max(2 * fired, _STORM_TIMERS_LEAST))
+            is_over = fired and self._clock.monotonic_seconds() >= end
+            if is_over or fired == settings.storm_timers:
+                self._times.storm_ms, self.next_due_ms = bound, expiry
                 break
             current.key, current.place = key, place_of(key)
-            value, _ = self._settings.key.decode(key)
+            value, _ = settings.key.decode(key)
             call = partial(self._processor.handle_timer, value, expiry, time)
-            if not self._settings.sets_failed_apart:
+            if not settings.sets_failed_apart:
                 output.take(call())
             elif (error := self._guarded(output, current.place, call)) is not None:
                 set_apart(self._failed_timer(value, expiry, error))
             # Also if the handler registered the same time again.
             self._store.remove_timer(key, expiry)
-        self._times.storm_ms = bound if has_more else None
 
     def _sweep(self, budget: int) -> None:
         """Remove rows that are expired, as far as the budget goes."""

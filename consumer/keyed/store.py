@@ -83,8 +83,8 @@ IndexKind = Literal["rocksdb", "memory"]
 _STEP: Final = 4096
 _PART_ROWS: Final = 1024
 """Rows of a part of a snapshot: what a commit may wait for."""
-_LOOKS_MAX: Final = 4
-"""Looks for due timers in one transaction, while entries are found that are none."""
+_DUE_STEP: Final = 512
+"""Timers that are looked up at once. The look holds up all threads of the process for some milliseconds."""
 FORKED: Final = b"fork"
 """What is kept of no key: the attempt by which a split made this shard, once its first transaction has begun."""
 PURGED: Final = b"purged"
@@ -426,28 +426,32 @@ class KeyedStore:
         if expiries is not None:
             self.put(place_of(key), _TIMERS_SUFFIX, row_of(expiries))
 
-    def due_timers(self, bound_ms: int, limit: int) -> tuple[list[tuple[int, bytes]], bool]:
-        """Return (expiry, key) of the timers that are due, in this order, and whether there are more.
+    def due_timers(self, bound_ms: int) -> Iterator[list[tuple[int, bytes]]]:
+        """Return an iterator of (expiry, key) of the timers that are due as of now, in this order, in parts.
+
+        A part is looked up when it is asked for, so a storm costs a transaction no more than the timers that it fires.
+        Timers that are added or removed meanwhile change nothing. A part may be empty.
 
         Args:
             bound_ms: The last expiry that is due.
-            limit: Timers at most.
         """
-        for _ in range(_LOOKS_MAX):
-            entries, more = self._due.until(bound_ms, limit + 1)
-            self.prefetch(list({place_of(key) for _, key in entries}))
-            timers, stale = list[tuple[int, bytes]](), list[tuple[int, bytes]]()
-            for expiry, key in entries:
-                is_due = expiry in self.expiries(key) and self._is_owned(key)
-                (timers if is_due else stale).append((expiry, key))
-            for expiry, key in stale:
-                self._due.remove(due_entry(expiry, key))
-                if self.absorption is not None and group_of(key) in self.absorption.given:
-                    self.absorption.set_aside.add((expiry, key))
-            if not stale or not more:
-                break
-            # The index may have entries too many, after a making of it: others take their places, and none is a storm.
-        return timers[:limit], more or len(timers) > limit
+        return map(self._due_among, self._due.iterate(bound_ms, _DUE_STEP))
+
+    def _due_among(self, entries: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Return the entries that keys confirm; remove the others, which the index may have after a making of it."""
+        self.prefetch(list({place_of(key) for _, key in entries}))
+        timers = []
+        for expiry, key in entries:
+            entry = due_entry(expiry, key)
+            # A handler that ran since the look has removed it, or nobody has.
+            is_set = self._due.is_removed(entry) or expiry in self.expiries(key)
+            if is_set and self._is_owned(key):
+                timers.append((expiry, key))
+                continue
+            self._due.remove(entry)
+            if self.absorption is not None and group_of(key) in self.absorption.given:
+                self.absorption.set_aside.add((expiry, key))
+        return timers
 
     def _is_owned(self, key: bytes) -> bool:
         return self.owned.is_all or group_of(key) in self.owned

@@ -176,6 +176,38 @@ def test_storm_whose_handlers_are_slow_ends_each_piece_by_time(tmp_path: Path) -
         lives.end()
 
 
+def test_timers_of_a_piece_are_those_at_its_begin_however_many(tmp_path: Path) -> None:
+    """Timers are looked up while others fire. As in Spark, one that a handler deletes fires all the same, and one that
+    it registers, though it is due, belongs to the next transaction.
+    """
+    many = 2_000
+
+    class Changing(Ringing):
+        def handle_timer(
+            self, key: tuple[Any, ...], expiry_ms: int, time: TxnTime
+        ) -> Iterator[Any]:
+            yield from super().handle_timer(key, expiry_ms, time)
+            if expiry_ms == 1:
+                self.timers.delete(many - 1)
+                self.timers.register(many)
+
+    parts = settings_of("key string, n int", "key string", mode=TimeMode.PROCESSING)
+    lives = Lives(tmp_path, Changing, parts)
+    try:
+        # What the index has, and what the same transaction registers, are found alike.
+        lives.clock.now_ms = 0
+        lives.transact([("a", many)])
+        lives.clock.now_ms = many
+        fired = [
+            (key, expiry) for key, kind, expiry in lives.transact([("b", 1)]) if kind == "timer"
+        ]
+        assert fired == [("b", 0)] + [("a", expiry) for expiry in range(1, many)]
+        assert [expiry for *_, expiry in lives.transact()] == [many]
+        assert lives.run.next_txn_after() is None
+    finally:
+        lives.end()
+
+
 class Keeping(KeyedProcessor):
     """Keeps rows for a second."""
 

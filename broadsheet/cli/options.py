@@ -104,6 +104,46 @@ Selector: TypeAlias = Annotated[
         help="Label selector, e.g. 'app=flights, id:prefix=flights/'; empty selects all.",
     ),
 ]
+SelectorInPlace: TypeAlias = Annotated[
+    str,
+    click.option(
+        "-l",
+        "--selector",
+        default="",
+        show_default=False,
+        help="Label selector, in place of names.",
+    ),
+]
+NAME_OF_ALL: Final = {"journal": "name", "shard": "id"}
+"""A label that each has."""
+
+
+def require_selection(noun: str, names: Sequence[str], selector: str, *, changes: bool) -> None:
+    """Refuse a command line that does not say what it is about.
+
+    An empty selector that was given selects all, as it does for `list`, unless the command changes what it selects: it
+    comes of a variable of a script that is not set, too.
+
+    Args:
+        noun: What it is about, `shard` or `journal`.
+        names: Those on the command line.
+        selector: The value of `--selector`.
+        changes: The command changes what it selects.
+
+    Raises:
+        click.UsageError: there are no names, and no selector or an empty one.
+    """
+    if names or selector:
+        return
+    context = click.get_current_context()
+    if context.get_parameter_source("selector") is click.core.ParameterSource.DEFAULT:
+        raise click.UsageError(f"expected names of {noun}s, or --selector")
+    if changes:
+        raise click.UsageError(
+            f"--selector: expected what to select, got an empty text; -l {NAME_OF_ALL[noun]} selects all {noun}s"
+        )
+
+
 Yes: TypeAlias = Annotated[bool, click.option("-y", "--yes", is_flag=True, help="Do not ask.")]
 
 

@@ -8,14 +8,14 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.selection import selected_names
 from broadsheet.cli.names import JournalNames
-from broadsheet.cli.options import Selector, command_options
+from broadsheet.cli.options import SelectorInPlace, command_options
 from broadsheet.journals.errors import WrongAppendOffsetError
 
 
 @command_options
 class _ResetHeadOptions:
     journals: JournalNames
-    selector: Selector
+    selector: SelectorInPlace
 
 
 @cluster_command("reset-head", _ResetHeadOptions)

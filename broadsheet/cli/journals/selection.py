@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from broadsheet.cli.errors import NothingSelectedError
+from broadsheet.cli.options import require_selection
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.listing import ListResult
 from broadsheet.runtime.errors import ValidationError
@@ -37,8 +36,7 @@ async def selected_names(client: JournalClient, names: Sequence[str], selector: 
     Raises:
         NothingSelectedError: nothing is.
     """
-    if not names and not selector:
-        raise click.UsageError("expected names of journals, or --selector")
+    require_selection("journal", names, selector, changes=True)
     listed = (await listed_journals(client, names, selector)).journals
     if not listed:
         raise NothingSelectedError("--selector", f"no journal matches {selector!r}")

@@ -8,13 +8,13 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.journals.selection import selected_names
 from broadsheet.cli.names import JournalNames
-from broadsheet.cli.options import Selector, command_options, flag
+from broadsheet.cli.options import SelectorInPlace, command_options, flag
 
 
 @command_options
 class _SuspendOptions:
     journals: JournalNames
-    selector: Selector
+    selector: SelectorInPlace
     force: bool = flag("Also those whose content was stored too short a time ago.")
 
 

@@ -8,11 +8,16 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import SHARD_ID, complete_shards
-from broadsheet.cli.options import argument, command_options, flag
+from broadsheet.cli.options import (
+    SelectorInPlace,
+    argument,
+    command_options,
+    flag,
+    require_selection,
+)
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.state import has_failed
-from broadsheet.cli.specs.verb import SelectorInPlace
 
 
 @command_options
@@ -35,8 +40,7 @@ async def unassign_shards(connection: Connection, options: _UnassignOptions) -> 
       shardctl shards unassign -l 'app=flights' --failed --dry-run
     """
     failed, dry_run = options.failed, options.dry_run
-    if not options.shard and not options.selector:
-        raise click.UsageError("expected names of shards, or --selector")
+    require_selection("shard", options.shard, options.selector, changes=True)
     async with connection.shards() as client:
         listing = await listed_shards(client, options.shard, options.selector)
         if not listing.shards:

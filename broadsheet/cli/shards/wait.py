@@ -15,7 +15,7 @@ from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardIds
 from broadsheet.cli.numbers import Seconds
-from broadsheet.cli.options import Selector, command_options, option
+from broadsheet.cli.options import Selector, command_options, option, require_selection
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.source_progress import progress_of
 from broadsheet.cli.shards.state import UNAVAILABLE, has_primary, status_of
@@ -117,8 +117,7 @@ async def wait_for_shards(connection: Connection, options: _WaitOptions) -> None
       shardctl shards wait -l app=flights --for='lag<1000000'
       shardctl shards wait -l app=flights --for=deleted
     """
-    if not options.shards and not options.selector:
-        raise click.UsageError("expected names of shards, or --selector")
+    require_selection("shard", options.shards, options.selector, changes=False)
     async with connection.shards() as client, connection.journals() as journals:
         await _Wait(client, journals, options).run()
 

@@ -13,7 +13,7 @@ from broadsheet.cli.connection import Connection
 from broadsheet.cli.durations import parse_duration
 from broadsheet.cli.journals.selection import selected_names
 from broadsheet.cli.names import JournalNames
-from broadsheet.cli.options import Selector, command_options, flag, option
+from broadsheet.cli.options import SelectorInPlace, command_options, flag, option
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.space import format_shard_space, space_of_listing
 from broadsheet.consumer.relay import Sink, SinkKind, labels_of_sink
@@ -56,7 +56,7 @@ class SourceOptions:
     """The sources of a sink's shards."""
 
     journals: JournalNames
-    selector: Selector
+    selector: SelectorInPlace
     from_topic: str = option(
         "Read this topic of Kafka in place of journals.", default="", show_default=False
     )

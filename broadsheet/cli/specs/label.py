@@ -10,10 +10,17 @@ from typing import Annotated, Final
 import click
 
 from broadsheet.cli.connection import Connection
-from broadsheet.cli.options import DryRun, Parameter, PerKind, command_options, flag
+from broadsheet.cli.options import (
+    DryRun,
+    Parameter,
+    PerKind,
+    SelectorInPlace,
+    command_options,
+    flag,
+)
 from broadsheet.cli.specs.changes import apply_changes
 from broadsheet.cli.specs.kind import Change, Kind, SpecT
-from broadsheet.cli.specs.verb import AnyKind, Selection, SelectorInPlace, SpecVerb
+from broadsheet.cli.specs.verb import AnyKind, Selection, SpecVerb
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2
 from broadsheet.wire.labels import label_set, values_of

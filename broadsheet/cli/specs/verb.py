@@ -12,7 +12,14 @@ import click
 from broadsheet.cli.command import Work, make_command, run_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.errors import NothingSelectedError
-from broadsheet.cli.options import OptionsT, Parameter, PerKind, command_options
+from broadsheet.cli.options import (
+    OptionsT,
+    Parameter,
+    PerKind,
+    SelectorInPlace,
+    command_options,
+    require_selection,
+)
 from broadsheet.cli.specs.kind import Specs, SpecT, Stored
 
 AnyKind: TypeAlias = type[Specs[Any]]
@@ -23,16 +30,6 @@ Names: TypeAlias = Annotated[
         lambda kind: click.argument(
             "names", nargs=-1, metavar=f"[{kind.noun.upper()}]...", shell_complete=kind.complete
         )
-    ),
-]
-SelectorInPlace: TypeAlias = Annotated[
-    str,
-    click.option(
-        "-l",
-        "--selector",
-        default="",
-        show_default=False,
-        help="Label selector, in place of names.",
     ),
 ]
 
@@ -61,8 +58,7 @@ class Selection:
         Raises:
             NothingSelectedError: nothing is.
         """
-        if not self.names and not self.selector:
-            raise click.UsageError(f"expected names of {specs.noun}s, or --selector")
+        require_selection(specs.noun, self.names, self.selector, changes=True)
         listed = await specs.listed(self.names, self.selector)
         if not listed:
             problem = f"no {specs.noun} matches {self.selector!r}"

@@ -356,9 +356,14 @@ def test_wait_ends_when_the_condition_holds_or_the_time_is_over(cluster: Counter
     gone = cluster.shardctl("shards", "wait", "no/such/shard", "--for=deleted")
     missing = cluster.shardctl("shards", "wait", "no/such/shard", "--for=primary")
     never = cluster.shardctl("shards", "wait", "counter/part-000", "--for=standby")
+    all_of_them = cluster.shardctl("shards", "wait", "-l", "", "--for=primary")
+    none = cluster.shardctl("shards", "wait", "--for=primary")
 
     assert served.exit_code == 0, served.output
     assert served.stdout == "counter/part-000 condition met\ncounter/part-001 condition met\n"
+    assert all_of_them.stdout == served.stdout
+    assert (none.exit_code, all_of_them.exit_code) == (2, 0)
+    assert "expected names of shards, or --selector" in none.stderr
     assert read.exit_code == 0, read.output
     assert late.exit_code == 4
     assert "not within 0 s: counter/part-000 is there" in late.stderr

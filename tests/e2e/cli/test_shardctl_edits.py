@@ -203,6 +203,10 @@ def test_journals_are_changed_alike(
         (("shards", "label", "counter/part-000"), "", "expected at least one NAME=VALUE"),
         (("shards", "label", "-l", "app=none", "stage=x"), "", "no shard matches 'app=none'"),
         (("journals", "edit"), "", "expected names of journals, or --selector"),
+        # As of a script whose variable is not set.
+        (("shards", "delete", "-l", ""), "", "got an empty text; -l id selects all shards"),
+        (("shards", "unassign", "-l", ""), "", "got an empty text; -l id selects all shards"),
+        (("journals", "suspend", "-l", ""), "", "got an empty text; -l name selects all journals"),
     ],
 )
 def test_mistakes_in_changes_are_answered_in_one_line(

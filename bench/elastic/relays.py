@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -30,6 +30,15 @@ from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 TRICKLE: Final = "elastic/trickle"
 _DEADLINE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.02
+
+
+class Carried(NamedTuple):
+    """Rows that a shard has carried out."""
+
+    applied: float
+    """When the shard was applied, seconds since 1970."""
+    seconds: float
+    """From then until all are out."""
 
 
 @dataclass(slots=True)
@@ -56,8 +65,8 @@ class Relays:
             finally:
                 member.stop()
 
-    def carry_waiting(self, sink: Sink, rows: int, *, min_seconds: float) -> float:
-        """Carry rows that are in a journal out; return the seconds from the apply of the shard until all are out.
+    def carry_waiting(self, sink: Sink, rows: int, *, min_seconds: float) -> Carried:
+        """Carry rows that are in a journal out; return how long it took.
 
         Args:
             sink: Where to.
@@ -67,19 +76,19 @@ class Relays:
         (journal,) = self.of.preload(Load("message", rows), 1)
         return asyncio.run(self._carry(sink, journal, min_seconds))
 
-    async def _carry(self, sink: Sink, journal: str, min_seconds: float) -> float:
+    async def _carry(self, sink: Sink, journal: str, min_seconds: float) -> Carried:
         shard = f"waiting-{sink.kind.value}"
         async with JournalClient(self.of.broker.address) as journals:
             head = await journals.write_head(journal)
         async with self._client() as client:
-            began = time.monotonic()
+            applied, began = time.time(), time.monotonic()
             await client.apply([self._upsert(shard, journal, sink, min_seconds)])
             await client.wait_read_through(
                 shard, {journal: head}, timeout_seconds=_DEADLINE_SECONDS
             )
             seconds = time.monotonic() - began
             await client.apply([ApplyRequest.Change(delete=shard, expect_mod_revision=-1)])
-        return seconds
+        return Carried(applied, seconds)
 
     @asynccontextmanager
     async def trickle(

@@ -51,12 +51,12 @@ def _sink(kind: SinkKind, directory: Path) -> Sink:
 
 
 def _throughput(plan: Plan, relays: Relays, sink: Sink) -> None:
-    seconds = relays.carry_waiting(sink, plan.rows, min_seconds=_LOAD_TXN_SECONDS)
+    carried = relays.carry_waiting(sink, plan.rows, min_seconds=_LOAD_TXN_SECONDS)
     offsets = _column(sink, "_offset").combine_chunks()
     if len(offsets) != plan.rows or len(offsets.unique()) != plan.rows:
         raise RuntimeError(f"{sink.kind.value}: {len(offsets)} rows of {plan.rows}")
     params: Params = {"table": sink.kind.value, "rows": plan.rows, "load": plan.load}
-    emit(BENCH, "table_rows_per_s", plan.rows / seconds, "1/s", **params)
+    emit(BENCH, "table_rows_per_s", plan.rows / carried.seconds, "1/s", **params)
 
 
 async def _freshness(plan: Plan, relays: Relays, sink: Sink) -> None:

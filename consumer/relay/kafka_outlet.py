@@ -8,7 +8,7 @@ from zlib import crc32
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.relay.outlet import Outlet
-from broadsheet.consumer.relay.record_keys import json_key
+from broadsheet.consumer.relay.record_keys import json_keys
 from broadsheet.consumer.relay.sink_labels import SINK_KEY, SINK_SET, Sink
 from broadsheet.consumer.sources.kafka.records import KafkaPayload
 from broadsheet.consumer.stores.kafka.settings import (
@@ -42,7 +42,7 @@ class KafkaOutlet(Outlet):
         self._kafka = KafkaStore(shard, config, **options)
         super().__init__(self._kafka, idle_seconds=REFRESH_SECONDS)
         self._topic = sink.to
-        self._key_of = json_key(sink.key) if sink.key else None
+        self._keys_of = json_keys(sink.key) if sink.key else None
 
     def take(self, batch: MessageBatch) -> None:
         """Publish the payloads of a batch."""
@@ -50,7 +50,7 @@ class KafkaOutlet(Outlet):
         if len(payloads) and isinstance(payloads[0], KafkaPayload):
             self._take_records(payloads)
             return
-        if self._key_of is None:
+        if self._keys_of is None:
             # All of a journal into one partition: the only order that there is without keys.
             partition = self._partition_of(crc32(batch.journal.encode()))
             self._kafka.publish_batch(self._topic, list(payloads), partition=partition)
@@ -61,13 +61,13 @@ class KafkaOutlet(Outlet):
                 f"expected none for messages of {batch.message_type.content_type}: only JSON has fields",
             )
         values = list(payloads)
-        self._kafka.publish_batch(self._topic, values, [self._key(each) for each in values])
+        self._kafka.publish_batch(self._topic, values, self._keys(values))
 
     def _take_records(self, payloads: Sequence[Any]) -> None:
         """Publish what came from another topic, with keys, headers and times."""
         for payload in payloads:
             metadata = payload.metadata
-            key = metadata.key if self._key_of is None else self._key(payload)
+            key = metadata.key if self._keys_of is None else self._keys((payload,))[0]
             moment = metadata.timestamp
             self._kafka.publish(
                 self._topic,
@@ -78,10 +78,10 @@ class KafkaOutlet(Outlet):
                 timestamp_ms=0 if moment is None else round(moment.timestamp() * 1000),
             )
 
-    def _key(self, payload: bytes) -> bytes | None:
-        assert self._key_of is not None
+    def _keys(self, payloads: Sequence[bytes]) -> list[bytes | None]:
+        assert self._keys_of is not None
         try:
-            return self._key_of(payload)
+            return self._keys_of(payloads)
         except ValueError as error:
             raise ValueError(f"the key cannot be read: {error}") from error
 

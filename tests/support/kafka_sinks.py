@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.kafka.store import KafkaStore
@@ -55,10 +61,20 @@ class CommittedReader:
 
         Waits until no transaction is open below them: a commit returns before the partitions have its end.
         """
-        ends = {
-            each.partition: self._ends.get_watermark_offsets(each, timeout=10)[1]
-            for each in self._places
-        }
+        ends: dict[int, int] = {}
+
+        def are_told() -> bool:
+            try:
+                for each in self._places:
+                    ends[each.partition] = self._ends.get_watermark_offsets(each, timeout=10)[1]
+            except KafkaException as error:
+                # Of a topic that was made just now.
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                return False
+            return True
+
+        eventually_sync(are_told, timeout_seconds=timeout_seconds, message="the ends are told")
 
         def is_read() -> bool:
             for message in self._consumer.consume(1_000, _POLL_SECONDS):

@@ -98,8 +98,7 @@ class VirtualProducer:
         self,
         topic: str,
         value: bytes | None,
-        key: bytes | None = None,
-        *,
+        key: bytes | None,
         partition: int,
         **others: object,
     ) -> None:

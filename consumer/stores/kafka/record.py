@@ -1,9 +1,9 @@
-"""A record on its way to Kafka."""
+"""Records on their way to Kafka."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 
 class Record(NamedTuple):
@@ -17,3 +17,22 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp_ms: int = 0
     """Milliseconds since 1970; 0: now."""
+
+
+class RecordRun(NamedTuple):
+    """Many records of one topic, in their order, as columns: an object for each would cost as much as its sending."""
+
+    topic: str
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    """As many."""
+    partition: int = -1
+    """Of all; -1: the partitioner chooses."""
+
+
+Outgoing: TypeAlias = Record | RecordRun
+
+
+def count_records(outgoing: Iterable[Outgoing]) -> int:
+    """Return how many records these are."""
+    return sum(len(each.values) if isinstance(each, RecordRun) else 1 for each in outgoing)

@@ -27,7 +27,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     parse_metadata,
     sink_name,
 )
-from broadsheet.consumer.stores.kafka.record import Record
+from broadsheet.consumer.stores.kafka.record import Outgoing, Record, RecordRun, count_records
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
     RECORD_BYTES_MAX,
@@ -89,7 +89,7 @@ class KafkaStore:
         self._transactions: Transactions | None = None
         self._topics: KafkaTopics | None = None
         self._limits: dict[str, TopicLimits] = {}
-        self._pending: list[Record] = []
+        self._pending: list[Outgoing] = []
         self._number = 0
         """Of the last transaction that was started."""
         self._closed = False
@@ -102,7 +102,7 @@ class KafkaStore:
     @property
     def pending(self) -> int:
         """Number of records of the running transaction."""
-        return len(self._pending)
+        return count_records(self._pending)
 
     def publish(
         self,
@@ -160,9 +160,9 @@ class KafkaStore:
             # Perhaps of two records: only a look at each tells.
             for value, key in zip(values, keyed, strict=True):
                 self._require_short(topic, len(value) + len(key or b""))
-        self._pending += [
-            Record(topic, value, key, partition) for value, key in zip(values, keyed, strict=True)
-        ]
+        if len(keyed) != len(values):
+            raise ValidationError("keys", f"expected {len(values)}, one a value, got {len(keyed)}")
+        self._pending.append(RecordRun(topic, values, keyed, partition))
 
     def _require_short(self, topic: str, size: int) -> None:
         bytes_max = self.limits(topic).record_bytes_max
@@ -257,7 +257,7 @@ class KafkaStore:
             case RecordPlace():
                 return topics.checkpoint_at(marked)
 
-    def _commit(self, records: Sequence[Record], progress: TxnProgress) -> None:
+    def _commit(self, records: Sequence[Outgoing], progress: TxnProgress) -> None:
         transactions = self._transactions
         if transactions is None:
             raise StoreClosedError(self._fqn)

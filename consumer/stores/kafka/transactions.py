@@ -29,7 +29,7 @@ from broadsheet.consumer.stores.kafka.marker import (
     inline_metadata,
     record_metadata,
 )
-from broadsheet.consumer.stores.kafka.record import Record
+from broadsheet.consumer.stores.kafka.record import Outgoing, Record, RecordRun
 from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
 
 _CALL_SECONDS: Final = 0.5
@@ -132,7 +132,7 @@ class Transactions:
             # What an open transaction holds must not be sent by the client's end; the next holder aborts it.
             producer.purge(in_flight=True, blocking=False)
 
-    def commit(self, records: Sequence[Record], progress: TxnProgress) -> None:
+    def commit(self, records: Sequence[Outgoing], progress: TxnProgress) -> None:
         """Send records and the marker in one transaction; return once it is committed.
 
         Raises:
@@ -171,7 +171,7 @@ class Transactions:
 
     def _send(
         self,
-        records: Sequence[Record],
+        records: Sequence[Outgoing],
         progress: TxnProgress,
         failures: _Failures,
         *,
@@ -196,24 +196,36 @@ class Transactions:
     def _produce(
         self,
         producer: Producer,
-        records: Sequence[Record],
+        records: Sequence[Outgoing],
         on_delivery: Callable[[KafkaError | None, Message], None] | None,
     ) -> None:
-        extra: dict[str, Any] = {} if on_delivery is None else {"on_delivery": on_delivery}
+        told: dict[str, Any] = {} if on_delivery is None else {"on_delivery": on_delivery}
+        for each in records:
+            if isinstance(each, RecordRun):
+                self._produce_run(producer, each, told)
+            else:
+                self._produce_record(producer, each, told)
+
+    def _produce_run(self, producer: Producer, run: RecordRun, told: Mapping[str, Any]) -> None:
+        topic, values, keys, partition = run
         produce = producer.produce
-        for record in records:
-            topic, value, key, partition, headers, timestamp = record
-            if headers:
-                extra["headers"] = list(headers)
-            while True:
-                try:
-                    produce(topic, value, key, partition=partition, timestamp=timestamp, **extra)
-                    break
-                except BufferError:
-                    self._require_open()
-                    producer.poll(_PAUSE_SECONDS)
-            if headers:
-                del extra["headers"]
+        for value, key in zip(values, keys, strict=True):
+            try:
+                # By position, and without what most records do not have: that takes half of the time.
+                produce(topic, value, key, partition, **told)
+            except BufferError:
+                self._produce_record(producer, Record(topic, value, key, partition), told)
+
+    def _produce_record(self, producer: Producer, record: Record, told: Mapping[str, Any]) -> None:
+        topic, value, key, partition, headers, timestamp = record
+        extra = {**told, "headers": list(headers)} if headers else told
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, timestamp=timestamp, **extra)
+                return
+            except BufferError:
+                self._require_open()
+                producer.poll(_PAUSE_SECONDS)
 
     def _checkpoint_record(
         self, producer: Producer, progress: TxnProgress, failures: _Failures

@@ -12,7 +12,7 @@ from broadsheet.cli.sink.sink_specs import (
     settings_of,
     specs_of,
 )
-from broadsheet.consumer.relay.record_keys import json_key
+from broadsheet.consumer.relay.record_keys import json_key, json_keys
 from broadsheet.consumer.relay.sink_labels import Sink, SinkKind, labels_of_sink, sink_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set
@@ -80,6 +80,7 @@ def test_labels_that_name_no_sink_are_refused(labels: dict[str, str], problem: s
 def test_key_is_the_field_of_the_message(path: str, payload: bytes, key: bytes | None) -> None:
     """The partition, and so the order, depends on it: a text is its UTF-8, anything else its JSON."""
     assert json_key(path)(payload) == key
+    assert json_keys(path)([payload]) == [key]
 
 
 @pytest.mark.parametrize("payload", [b"[1]", b"nope", b'{"a":1}'])
@@ -87,6 +88,18 @@ def test_message_that_has_no_place_for_the_key_is_refused(payload: bytes) -> Non
     """It goes to the dead letters, if the shard has some."""
     with pytest.raises(ValueError, match=r".+"):
         json_key("a.b")(payload)
+    with pytest.raises(ValueError, match=r".+"):
+        json_keys("a.b")([payload])
+
+
+@pytest.mark.parametrize("others", [[], [b'{"k":12345678901234567890}'], [b"{}", b'{"k":null}']])
+def test_keys_of_many_messages_are_those_of_each(others: list[bytes]) -> None:
+    """Texts alone are read in a shorter way."""
+    payloads = [b'{"k":"a"}', *others, b'{"n":1,"k":"\\u00fc"}', b'{"k":""}', b'{"k":"b","k":"c"}']
+
+    assert json_keys("k")(payloads) == [json_key("k")(each) for each in payloads]
+    with pytest.raises(ValueError, match=r".+"):
+        json_keys("k")([*payloads, b"nope"])
 
 
 def test_specs_have_one_shard_for_each_part_with_valid_ids() -> None:

@@ -35,6 +35,9 @@ from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, ve
 _CALL_SECONDS: Final = 0.5
 """Longest of one call: a store that is destroyed ends after it."""
 _OPEN_SECONDS: Final = 60.0
+_INIT_SECONDS: Final = 0.05
+"""Of one call that fences: the client tells only at its end that the holder before left a transaction open."""
+_RENEWALS_MAX: Final = 3
 _SENDINGS_MAX: Final = 3
 """How often a transaction is sent that the brokers do not take, before the shard's attempt fails."""
 _PAUSE_SECONDS: Final = 0.05
@@ -114,15 +117,37 @@ class Transactions:
             StoreUnavailableError: no broker answers.
             StoreError: the brokers refuse this id.
         """
+        # Where tokens come from a callback, a thread holds the producer, which would not end.
+        renewals = 0 if "oauth_cb" in self.config else _RENEWALS_MAX
+        self._start_producer()
+        pause = threading.Event()
+        for _ in range(round(_OPEN_SECONDS / _INIT_SECONDS)):
+            try:
+                self._live().init_transactions(_INIT_SECONDS)
+                return
+            except KafkaException as error:
+                last: KafkaError = error.args[0]
+                if not self._may_pass(last):
+                    raise self._told(last) from error
+            if last.code() == KafkaError.CONCURRENT_TRANSACTIONS and renewals:
+                # The broker ends what the holder before left open, within milliseconds, but this client asks again only
+                # after half a second. A new one asks at once; the old one, ended before its time, never does.
+                renewals -= 1
+                self._start_producer()
+            else:
+                pause.wait(_PAUSE_SECONDS)
+        raise self._unanswered(last)
+
+    def _start_producer(self) -> None:
+        """Open a client in place of the one before, which ends with its last reference."""
+        self._producer = None
         # The client's own callback raises what is fatal, in the midst of others; calls tell of it, too.
-        config = {"error_cb": self._note, **self.config}
-        producer = self._producer = self.clients.producer(config)
-        self._renew_tokens(producer)
+        self._producer = self.clients.producer({"error_cb": self._note, **self.config})
+        self._renew_tokens(self._live())
         # Without the brokers' list the client asks for the coordinator only every half second.
         self._until_done(
-            lambda: producer.list_topics(self.sink.checkpoints_topic, timeout=_CALL_SECONDS)
+            lambda: self._live().list_topics(self.sink.checkpoints_topic, timeout=_CALL_SECONDS)
         )
-        self._until_done(lambda: producer.init_transactions(_CALL_SECONDS))
 
     def close(self) -> None:
         """End every call under way, and drop what was not committed. Idempotent."""
@@ -265,11 +290,17 @@ class Transactions:
                 return
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                if verdict_of(cause) is not TxnVerdict.AGAIN and not is_passing(cause):
+                if not self._may_pass(cause):
                     raise self._told(cause) from error
                 last = cause
             pause.wait(_PAUSE_SECONDS)
-        raise StoreUnavailableError(self.sink.shard_fqn, f"Kafka does not answer: {last.str()}")
+        raise self._unanswered(last)
+
+    def _may_pass(self, error: KafkaError) -> bool:
+        return verdict_of(error) is TxnVerdict.AGAIN or is_passing(error)
+
+    def _unanswered(self, error: KafkaError) -> StoreUnavailableError:
+        return StoreUnavailableError(self.sink.shard_fqn, f"Kafka does not answer: {error.str()}")
 
     def _told(self, error: KafkaError) -> StoreError | SinkFencedError:
         if verdict_of(error) is TxnVerdict.FENCED:

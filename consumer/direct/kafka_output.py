@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from broadsheet.consumer.stores.kafka.topics import KafkaTopics, TopicLimits
     from broadsheet.consumer.stores.kafka.transactions import KafkaClients
 
-KeyOf: TypeAlias = Callable[[Any], bytes | None]
-"""Returns the key of a message of the application's own class."""
+KeyOf: TypeAlias = Callable[[Any], Any]
+"""Returns the key of a message of the application's own class: bytes, None, or what the output's `key_type` encodes."""
 LIMITS_SECONDS: Final = 300.0
 """Age at which partitions and limits of a topic are asked for again, as Kafka's producers do."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -160,6 +160,8 @@ class KafkaOutput:
     """The field whose value is the record's key, or a function of the message; empty: records have no keys."""
     schema: Any = ""
     """Of the rows of a keyed processor, as of a `JournalOutput`."""
+    key_type: MessageType | None = None
+    """Encoding of keys, such as of a Schema Registry, of what `key` finds; None: bytes, and texts of all else."""
 
     def __post_init__(self) -> None:
         """Check it.
@@ -171,16 +173,23 @@ class KafkaOutput:
             raise ValidationError("topic", "expected the name of a topic")
 
     def key_of(self, message: Any) -> bytes | None:
-        """Return the key of a message: of a text its UTF-8, of other values their text; None if it has none."""
+        """Return the key of a message: as `key_type` encodes it, or the UTF-8 of its text; None if it has none.
+
+        Raises:
+            ValueError, SourceError: the type cannot encode it, as of `value_of`.
+        """
+        found = self._found_key(message)
+        if found is None or isinstance(found, bytes):
+            return found
+        return str(found).encode() if self.key_type is None else self.key_type.encode(found)
+
+    def _found_key(self, message: Any) -> Any:
         key = self.key
         if callable(key):
             return key(message)
         if not key or message is None or isinstance(message, bytes):
             return None
-        value = message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
-        if value is None or isinstance(value, bytes):
-            return value
-        return str(value).encode()
+        return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
 
     def value_of(self, message: Any) -> bytes | None:
         """Return the value of a message."""

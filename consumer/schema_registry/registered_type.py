@@ -1,4 +1,4 @@
-"""Values that begin with the id of their schema, encoded and decoded by Confluent's client.
+"""Values and keys that begin with the id of their schema, encoded and decoded by Confluent's client.
 
     00  id (4 bytes, big-endian)  [protobuf: which message of the file]  body
 
@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.journals.message.uuid import NIL_UUID
@@ -33,6 +33,8 @@ _SAID_MAX: Final = 500
 """Characters of an error that are told: some registries send whole schemas."""
 # A client's codec: of a message and a context, or of bytes and one. `Any`: the application's own message class.
 Codec = Callable[[Any, Any], Any]
+RecordPart: TypeAlias = Literal["value", "key"]
+"""A part of a record, as names of subjects end with it."""
 
 
 class SchemaFormat(Protocol):
@@ -146,19 +148,20 @@ class ProtobufFormat:
 
 
 class RegisteredType:
-    """The message type of a topic's values. They have no room for a UUID, so each counts as committed."""
+    """The message type of a topic's values or keys. They have no room for a UUID, so each counts as committed."""
 
     def __init__(
         self,
-        subject: str,
         topic: str,
+        part: RecordPart,
         schema_format: SchemaFormat,
         client: Callable[[], SchemaRegistryClient],
     ) -> None:
         """Open nothing yet; see `SchemaRegistry`, which makes them."""
-        self.subject = subject
+        self.subject = f"{topic}-{part}"
         self.content_type = schema_format.content_type
-        self._topic, self._format, self._client = topic, schema_format, client
+        self._topic, self._part = topic, part
+        self._format, self._client = schema_format, client
         self._forget()
 
     def _forget(self) -> None:
@@ -172,7 +175,7 @@ class RegisteredType:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is declared, without codecs: applications are sent to executors."""
-        kept = ("subject", "content_type", "_topic", "_format", "_client")
+        kept = ("subject", "content_type", "_topic", "_part", "_format", "_client")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -294,7 +297,7 @@ class RegisteredType:
     def _context(self) -> Any:
         from confluent_kafka.serialization import MessageField, SerializationContext
 
-        return SerializationContext(self._topic, MessageField.VALUE)
+        return SerializationContext(self._topic, MessageField(self._part))
 
     def _raise_of_registry(self, error: Exception, *, absent_is_fault: bool) -> None:
         """Raise what the registry, and not a message, is to blame for."""

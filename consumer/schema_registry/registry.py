@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from broadsheet.consumer.schema_registry.registered_type import (
     AvroFormat,
     JsonFormat,
     ProtobufFormat,
+    RecordPart,
     RegisteredType,
     SchemaFormat,
 )
@@ -48,40 +49,60 @@ class SchemaRegistry:
         self._lock = threading.Lock()
 
     def avro(
-        self, topic: str, schema: str | None = None, *, register: bool = True
+        self,
+        topic: str,
+        schema: str | None = None,
+        *,
+        register: bool = True,
+        of: RecordPart = "value",
     ) -> RegisteredType:
-        """Return the type of a topic's values in Avro; messages are dicts.
+        """Return the type of a topic's values, or keys, in Avro; messages are dicts, or what the schema says.
 
         Args:
-            topic: Its name; the subject is `{topic}-value`.
+            topic: Its name; the subject is `{topic}-value`, or `{topic}-key`.
             schema: Of messages that are sent, as JSON; readers need none.
             register: Register the schema if the registry lacks it; otherwise it must be there.
+            of: The part of a record that it is the type of.
         """
-        return self._type(topic, AvroFormat(schema, register))
+        return self._type(topic, of, AvroFormat(schema, register))
 
     def json(
-        self, topic: str, schema: str | None = None, *, register: bool = True
+        self,
+        topic: str,
+        schema: str | None = None,
+        *,
+        register: bool = True,
+        of: RecordPart = "value",
     ) -> RegisteredType:
-        """Return the type of a topic's values in JSON, which are checked against their schema; messages are dicts.
+        """Return the type of a topic's values, or keys, in JSON, which are checked against their schema.
+
+        Messages are dicts, or what else the schema says.
 
         Args:
-            topic: Its name; the subject is `{topic}-value`.
+            topic: Its name; the subject is `{topic}-value`, or `{topic}-key`.
             schema: A JSON Schema, of messages that are sent; readers need none.
             register: As of `avro`.
+            of: As of `avro`.
         """
-        return self._type(topic, JsonFormat(schema, register))
+        return self._type(topic, of, JsonFormat(schema, register))
 
     def protobuf(
-        self, topic: str, message_class: type[Message], *, register: bool = True
+        self,
+        topic: str,
+        message_class: type[Message],
+        *,
+        register: bool = True,
+        of: RecordPart = "value",
     ) -> RegisteredType:
-        """Return the type of a topic's values in protobuf.
+        """Return the type of a topic's values, or keys, in protobuf.
 
         Args:
-            topic: Its name; the subject is `{topic}-value`.
+            topic: Its name; the subject is `{topic}-value`, or `{topic}-key`.
             message_class: Of messages that are sent, and of those that are read.
             register: As of `avro`.
+            of: As of `avro`.
         """
-        return self._type(topic, ProtobufFormat(message_class, register))
+        return self._type(topic, of, ProtobufFormat(message_class, register))
 
     def client(self) -> SchemaRegistryClient:
         """Return the client, which keeps each schema that it was told; one for all subjects.
@@ -107,10 +128,12 @@ class SchemaRegistry:
         if client is not None:
             client.close()
 
-    def _type(self, topic: str, schema_format: SchemaFormat) -> RegisteredType:
+    def _type(self, topic: str, of: RecordPart, schema_format: SchemaFormat) -> RegisteredType:
         if not topic:
             raise ValidationError("topic", "expected the name of a topic")
-        return RegisteredType(f"{topic}-value", topic, schema_format, self.client)
+        if of not in get_args(RecordPart):
+            raise ValidationError("of", f"expected value or key, got {of!r}")
+        return RegisteredType(topic, of, schema_format, self.client)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is declared, without what was opened: applications are sent to executors."""

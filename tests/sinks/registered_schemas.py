@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,7 +33,7 @@ from broadsheet.journals.message.publisher import Publisher
 from broadsheet.wire.journal_pb2 import Label
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
-from tests.support.kafka_sinks import CommittedReader
+from tests.support.kafka_sinks import CommittedReader, Sent
 from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, spec_of
 from tests.support.real_kafka import RealKafka
 from tests.support.schema_registries import RunningRegistry, running_schema_registry
@@ -185,6 +185,11 @@ def totals(
 
 async def sent_values(kafka: RealKafka, topic: str, count: int) -> list[bytes]:
     """Return the committed values of a topic once there are so many."""
+    return [each.value or b"" for each in await sent_records(kafka, topic, count)]
+
+
+async def sent_records(kafka: RealKafka, topic: str, count: int) -> list[Sent]:
+    """Return the committed records of a topic once there are so many."""
     reader = CommittedReader(kafka.config, topic, partitions=3)
 
     async def are_there() -> bool:
@@ -192,7 +197,7 @@ async def sent_values(kafka: RealKafka, topic: str, count: int) -> list[bytes]:
 
     try:
         await eventually(are_there, timeout_seconds=120)
-        return [each.value or b"" for each in reader.records]
+        return reader.records
     finally:
         reader.close()
 
@@ -231,6 +236,42 @@ async def test_shard_reads_and_sends_what_confluent_s_codecs_write_and_read(
     latest = client.get_latest_version(f"{topics[1]}-value")
     assert latest.schema_id is not None
     assert {value[:5] for value in found} == {b"\0" + latest.schema_id.to_bytes(4, "big")}
+
+
+async def test_keys_are_sent_and_read_by_schemas_of_their_own(
+    host: ShardHost,
+    real_kafka: RealKafka,
+    client: SchemaRegistryClient,
+    registry: SchemaRegistry,
+    topics: tuple[str, str],
+    tmp_path: Path,
+) -> None:
+    """Confluent's deserializer reads them, and so does the type of the topic's keys."""
+    form, (source, out) = FORMS[0], topics
+    serializer = form.serializer(client)
+    values = [
+        serializer(form.message(f"k{number % 5}", "x"), context(source))
+        for number in range(MESSAGES)
+    ]
+    await asyncio.to_thread(produce, real_kafka, source, values)
+    application = totals(real_kafka, registry, topics, form, tmp_path)
+    assert application.to is not None
+    keys = registry.avro(out, '"string"', of="key")
+    application.to = replace(application.to, key_type=keys)
+    application.record_outputs = [application.to]
+    spec = spec_of(SHARD, max_seconds=0.1)
+    await host.assign(spec)
+    host.start(spec, application)
+
+    found = await sent_records(real_kafka, out, MESSAGES)
+
+    deserializer = form.deserializer(client)
+    key_context = SerializationContext(out, MessageField.KEY)
+    for each in found:
+        assert each.key is not None
+        name = deserializer(each.value, context(out))["name"]
+        assert AvroDeserializer(client)(each.key, key_context) == keys.decode(each.key) == name
+    assert client.get_latest_version(f"{out}-key").schema_id is not None
 
 
 async def test_shard_waits_for_a_registry_that_does_not_answer(

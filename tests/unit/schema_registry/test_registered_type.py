@@ -73,6 +73,17 @@ def test_registry_that_does_not_answer_is_no_fault_of_a_message(silent: SchemaRe
             call()
 
 
+def test_key_has_a_subject_of_its_own(silent: SchemaRegistry) -> None:
+    """So key and value of a topic have schemas that change apart; the declaration is sent to executors."""
+    declared = silent.avro("orders", '"string"', of="key")
+    keys = pickle.loads(pickle.dumps(declared))  # noqa: S301 - its own
+    assert keys.subject == "orders-key"
+    with pytest.raises(SourceUnavailableError, match="schema registry, subject orders-key"):
+        keys.encode("a")
+    with pytest.raises(ValidationError, match="of: expected value or key, got 'header'"):
+        silent.avro("orders", of="header")  # type: ignore[arg-type]
+
+
 def test_messages_that_are_sent_need_a_schema(silent: SchemaRegistry) -> None:
     """Readers do not, so its absence shows at the first message."""
     with pytest.raises(ValidationError, match="schema: expected one, because messages are sent"):

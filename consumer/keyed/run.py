@@ -379,12 +379,15 @@ class KeyedRun:
         self._store.count_rows(places, rows.ends)
         time, current = self._time(), self._current
         by_key = rows_by_key(rows, self._make_rows)
-        for place, (key, value, of_key) in zip(places, by_key, strict=True):
+        for at, (place, (key, value, of_key)) in enumerate(zip(places, by_key, strict=True)):
             current.key, current.place = key, place
-            if not self._settings.sets_failed_apart:
+            if self._settings.sets_failed_apart:
+                self._handle_guarded(output, value, of_key, set_apart)
+            else:
                 output.take(self._processor.handle_rows(value, of_key, time))
-                continue
-            self._handle_guarded(output, value, of_key, set_apart)
+            if not at:
+                # In a life's first transaction nothing tells before what a handler reads, and a fail-over waits for it.
+                self._store.prefetch_learned(places[1:])
 
     def _handle_guarded(
         self, output: _Output, key: tuple[Any, ...], rows: KeyRows, set_apart: SetApart

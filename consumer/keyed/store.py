@@ -163,6 +163,8 @@ class KeyedStore:
         self._filed = EntryIndex(index, FILED)
         self._prefetched: set[bytes] = set()
         """Suffixes that transactions read, which are fetched for all keys of the next at once."""
+        self._has_learned = False
+        """There are some more of them since the last fetch."""
 
     # -- the rows of the running transaction, on the worker thread
 
@@ -178,8 +180,9 @@ class KeyedStore:
             return known
         (value,) = self._required().get_many([_name(place, suffix)])
         self._cache.learn(place, suffix, value)
-        if len(suffix) <= VARIABLE_BYTES:
+        if len(suffix) <= VARIABLE_BYTES and suffix not in self._prefetched:
             self._prefetched.add(suffix)
+            self._has_learned = True
         return value
 
     def fetch(self, names: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
@@ -221,11 +224,17 @@ class KeyedStore:
     def prefetch(self, places: Sequence[bytes]) -> None:
         """Fetch what transactions usually read of keys that are not in memory, in one look."""
         unknown = list(self._cache.touch(places))
+        self._has_learned = False
         suffixes = sorted(self._prefetched)
         if not unknown or not suffixes:
             return
         wanted = [_name(place, suffix) for place in unknown for suffix in suffixes]
         self._cache.learn_keys(unknown, suffixes, self._required().get_many(wanted))
+
+    def prefetch_learned(self, places: Sequence[bytes]) -> None:
+        """Fetch once more if the transaction has read what none did before it."""
+        if self._has_learned:
+            self.prefetch(places)
 
     def count_rows(self, places: Sequence[bytes], ends: Sequence[int]) -> None:
         """Count the rows of a transaction by group, if anybody asked for that.
@@ -439,6 +448,7 @@ class KeyedStore:
 
     def _due_among(self, entries: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Return the entries that keys confirm; remove the others, which the index may have after a making of it."""
+        self._prefetched.add(_TIMERS_SUFFIX)
         self.prefetch(list({place_of(key) for _, key in entries}))
         timers = []
         for expiry, key in entries:

@@ -118,17 +118,26 @@ def test_pods_have_no_more_rights_than_they_need(values: Values) -> None:
         ]
 
 
-@pytest.mark.parametrize("values", [LEAST, ALL])
-def test_liveness_never_asks_whether_a_member_is_ready(values: Values) -> None:
-    """A member that hands its shards over is not ready: a liveness probe that asked so would kill it in the middle."""
+@pytest.mark.parametrize(("values", "scheme"), [(LEAST, "HTTP"), (ALL, "HTTPS")])
+def test_probes_kill_neither_a_broker_that_reads_nor_a_member_that_leaves(
+    values: Values, scheme: str
+) -> None:
+    """The admin port answers from before a broker reads its data, which may take longer than any probe waits, until a
+    member has handed its shards over.
+    """
     for container in render(values).containers:
-        alive, ready = container["livenessProbe"], container["readinessProbe"]
-        if "grpc" in alive:
-            assert alive["grpc"]["service"] == "liveness"
-            assert "service" not in ready["grpc"]
-        else:
-            assert alive["httpGet"] == {"port": "admin", "path": "/livez", "scheme": "HTTPS"}
-            assert ready["httpGet"]["path"] == "/readyz"
+        assert {"name": "admin", "containerPort": 9090} in container["ports"]
+        assert "--admin-port=9090" in container["args"]
+        for name in ("startupProbe", "livenessProbe"):
+            alive = {"port": "admin", "path": "/livez", "scheme": scheme}
+            assert container[name]["httpGet"] == alive
+        ready = container["readinessProbe"]
+        asked = ready["grpc"] if scheme == "HTTP" else ready["httpGet"]
+        assert asked == (
+            {"port": container["ports"][0]["containerPort"]}
+            if scheme == "HTTP"
+            else {"port": "admin", "path": "/readyz", "scheme": scheme}
+        )
         assert container["startupProbe"]["failureThreshold"] >= 60
 
 
@@ -154,6 +163,44 @@ def test_zones_become_failure_domains_on_nodes_of_that_zone() -> None:
             spec["selector"]["matchLabels"].items()
             <= spec["template"]["metadata"]["labels"].items()
         )
+
+
+def test_zone_is_upgraded_from_a_pod_on() -> None:
+    """Each zone is a StatefulSet, and all of them roll at one time unless the values hold some back."""
+    zones = [{"name": "a", "replicas": 2}, {"name": "b", "replicas": 2, "partition": 2}]
+    rendered = render({**LEAST, "members": {**LEAST["members"], "zones": zones}})
+    assert "updateStrategy" not in rendered.named("StatefulSet", f"{NAME}-a")["spec"]
+    held = rendered.named("StatefulSet", f"{NAME}-b")["spec"]["updateStrategy"]
+    assert held == {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+
+
+def test_pods_run_where_and_as_whom_the_values_say() -> None:
+    """A tainted pool of nodes, and an identity of the cloud for the object store, are of every component's pods."""
+    taint = [{"key": "streams", "operator": "Exists"}]
+    placed = {"serviceAccountName": "s3", "nodeSelector": {"disk": "nvme"}, "tolerations": taint}
+    members = {**LEAST["members"], **placed}
+    embedded = render({**LEAST, "members": members, "broker": {"embedded": placed}})
+    gazette = {**GAZETTE["broker"], "gazette": {**GAZETTE["broker"]["gazette"], **placed}}
+    for rendered in (embedded, render({**GAZETTE, "members": members, "broker": gazette})):
+        for workload in rendered.of_kind("StatefulSet"):
+            assert placed.items() <= workload["spec"]["template"]["spec"].items()
+
+
+def test_application_and_broker_may_have_secrets_as_files() -> None:
+    """An environment is inherited by child processes and shown by `kubectl describe`; a file is neither."""
+    volumes = {
+        "volumes": [{"name": "database", "secret": {"secretName": "database"}}],
+        "volumeMounts": [{"name": "database", "mountPath": "/etc/database", "readOnly": True}],
+    }
+    values = {
+        **LEAST,
+        "members": {**LEAST["members"], **volumes},
+        "broker": {"embedded": volumes},
+    }
+    for workload in render(values).of_kind("StatefulSet"):
+        pod = workload["spec"]["template"]["spec"]
+        assert volumes["volumes"][0] in pod["volumes"]
+        assert volumes["volumeMounts"][0] in pod["containers"][0]["volumeMounts"]
 
 
 def test_members_call_each_other_by_names_that_are_resolved_before_they_are_ready() -> None:

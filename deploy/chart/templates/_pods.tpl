@@ -21,35 +21,42 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Kubernetes' gRPC probes speak no TLS: with it, the admin port is asked. Liveness never asks for readiness, which would
-     kill a member in the middle of its drain. */}}
+{{/* Startup and liveness ask the admin port, which answers from before a broker reads its data and a member joins:
+     gRPC's port answers only after that, and a probe of it would kill a broker that has much to read, again and again.
+     Liveness never asks for readiness, which would kill a member in the middle of its drain. Kubernetes' gRPC probes
+     speak no TLS: with it, the admin port tells readiness, too. */}}
 {{- define "broadsheet.probes" -}}
-{{- if .Values.tls.secret }}
+{{- $scheme := include "broadsheet.scheme" . | upper }}
 startupProbe:
-  httpGet: {port: admin, path: /readyz, scheme: HTTPS}
+  httpGet: {port: admin, path: /livez, scheme: {{ $scheme }}}
   periodSeconds: 2
   failureThreshold: 60
 readinessProbe:
-  httpGet: {port: admin, path: /readyz, scheme: HTTPS}
-  periodSeconds: 5
-livenessProbe:
-  httpGet: {port: admin, path: /livez, scheme: HTTPS}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 6
-{{- else }}
-startupProbe:
-  grpc: {port: {{ .port }}, service: liveness}
-  periodSeconds: 2
-  failureThreshold: 60
-readinessProbe:
+  {{- if .Values.tls.secret }}
+  httpGet: {port: admin, path: /readyz, scheme: {{ $scheme }}}
+  {{- else }}
   grpc: {port: {{ .port }}}
+  {{- end }}
   periodSeconds: 5
 livenessProbe:
-  grpc: {port: {{ .port }}, service: liveness}
+  httpGet: {port: admin, path: /livez, scheme: {{ $scheme }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
+{{- end }}
+
+{{/* Where pods of a component run, and as whom: given its values. */}}
+{{- define "broadsheet.placement" -}}
+{{- with .serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -84,7 +84,7 @@ GAZETTE: Final[Values] = {
 
 GAZETTE_TLS: Final[Values] = {
     **GAZETTE,
-    "etcd": ALL["etcd"],
+    "etcd": {**ALL["etcd"], "userSecret": ""},
     "tls": {"secret": "certificates", "verifyClients": True},
 }
 """The same with certificates everywhere."""

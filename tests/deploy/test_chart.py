@@ -337,6 +337,10 @@ def test_observing_autoscaler_changes_nothing() -> None:
             {"broker": {"embedded": {"enabled": False}, "gazette": {"enabled": True}}},
             "broker.gazette.image: expected",
         ),
+        (
+            {"broker": GAZETTE["broker"], "etcd": ALL["etcd"]},
+            "so etcd.userSecret must be empty",
+        ),
         ({"autoscaling": {"enabled": True}}, "autoscaling.prometheusAddress: expected"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -64,6 +65,10 @@ class Theirs:
     def numbers(self) -> list[int]:
         """The messages that it processed."""
         return [json.loads(rest)["n"] for _, rest in self.said("record")]
+
+    async def processes(self) -> None:
+        """Wait until it has processed a message for each shard."""
+        await eventually(lambda: len(self.numbers) >= SHARDS, timeout_seconds=WAIT_SECONDS)
 
     async def stop(self) -> None:
         """End it gracefully."""
@@ -190,6 +195,11 @@ class SharedLeases:
 
         await eventually(has, timeout_seconds=WAIT_SECONDS, interval_seconds=0.5)
 
+    async def we_process(self) -> None:
+        """Wait until our worker has processed further messages."""
+        before = len(self.numbers)
+        await eventually(lambda: len(self.numbers) >= before + SHARDS, timeout_seconds=WAIT_SECONDS)
+
     async def everything_was_seen(self) -> None:
         """Wait until each message was processed by somebody."""
 
@@ -198,6 +208,15 @@ class SharedLeases:
             return True
 
         await eventually(seen, timeout_seconds=WAIT_SECONDS, interval_seconds=0.5)
+
+    def told(self) -> str:
+        """Return who processed how many, and how many were processed more than once."""
+        all_of_them = Counter(self.numbers)
+        for each in self.theirs:
+            all_of_them.update(each.numbers)
+        twice = sum(count > 1 for count in all_of_them.values())
+        theirs = [len(each.numbers) for each in self.theirs]
+        return f"ours {len(self.numbers)}, theirs {theirs}, {twice} more than once"
 
     def missing(self) -> set[int]:
         """Return the messages that nobody processed."""

@@ -2,7 +2,7 @@
 
 * Sequence numbers have 56 digits and grow across the shards of a stream, as those of AWS; moto counts each from 1.
 * A shard that is split or merged keeps its records; moto moves them to its children.
-* A closed shard takes nothing, and its last page names no next iterator; moto never ends one.
+* A closed shard takes nothing, and its last page names no next iterator, but its children; moto never ends one.
 * SubscribeToShard, of which moto has nothing: an event with what is there, then the subscription ends.
 * Scripts of a test's: `PutResourcePolicy` with a policy {"refuse": CODE, "times": N} makes the next N readings of the
   stream fail with that code; {"trim": N} drops the N oldest records of each shard.
@@ -81,6 +81,34 @@ def get_records(
 _SCRIPTS: dict[str, dict[str, Any]] = {}
 
 
+def _telling_children(answer: Any) -> Any:
+    def get_records(self: KinesisResponse) -> Any:
+        result = answer(self)
+        if result.result["NextShardIterator"] is None:
+            del result.result["NextShardIterator"]
+            stream_name, shard_id, _ = decompose_shard_iterator(self._get_param("ShardIterator"))
+            stream = self.kinesis_backend.describe_stream(stream_arn=None, stream_name=stream_name)
+            result.result["ChildShards"] = [
+                _child(shard) for shard in stream.shards.values() if shard_id in _parents(shard)
+            ]
+        return result
+
+    return get_records
+
+
+def _child(shard: models.Shard) -> dict[str, Any]:
+    told = shard.to_json()
+    return {
+        "ShardId": told["ShardId"],
+        "ParentShards": _parents(shard),
+        "HashKeyRange": told["HashKeyRange"],
+    }
+
+
+def _parents(shard: models.Shard) -> list[str]:
+    return [parent for parent in (shard.parent, shard.adjacent_parent) if parent]
+
+
 def put_resource_policy(self: models.KinesisBackend, resource_arn: str, policy_doc: str) -> None:
     """Take a test's script for a stream."""
     script = json.loads(policy_doc)
@@ -138,6 +166,7 @@ def _frame(event_type: str, content: dict[str, Any]) -> bytes:
 
 def patch() -> None:
     """Put the above in place of moto's."""
+    KinesisResponse.get_records = _telling_children(KinesisResponse.get_records)  # type: ignore[method-assign]
     KinesisResponse.subscribe_to_shard = subscribe_to_shard  # type: ignore[attr-defined]
     models.Shard.put_record = put_record  # type: ignore[method-assign]
     models.Stream.get_shard_for_key = shard_for_key  # type: ignore[method-assign]

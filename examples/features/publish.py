@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pyarrow as pa
@@ -11,12 +10,8 @@ from broadsheet.examples.features.purchases import publish
 from broadsheet.journals import JournalClient, MessageClock, Publisher, new_producer_id
 
 
-def append_all(broker: str, some: pa.Table) -> dict[str, int]:
+async def append_all(broker: str, some: pa.Table) -> dict[str, int]:
     """Publish purchases in one transaction; return where it ends in each journal, bytes."""
-    return asyncio.run(_append(broker, some))
-
-
-async def _append(broker: str, some: pa.Table) -> dict[str, int]:
     clock = MessageClock()
     clock.update(time.time())
     publisher = Publisher(clock, new_producer_id())

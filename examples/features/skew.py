@@ -8,6 +8,7 @@ here both are reads of one state. With `--spark` the table is read by `spark.rea
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -65,6 +66,29 @@ def skew(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
     return sum(left.get(user) != right.get(user) for user in left.keys() | right.keys())
 
 
+def timed_look_ups(reader: KeyedReader, part: pa.Table) -> list[float]:
+    """Look some users of purchases up, one after the other; return how long each took, seconds."""
+    seconds = []
+    for user in part.column("user").slice(0, _LOOK_UPS).to_pylist():
+        began = time.perf_counter()
+        reader.get(user)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def streamed(address: str, broker: str, some: pa.Table) -> tuple[KeyedReader, list[float]]:
+    """Publish purchases in parts, with look-ups behind each; return a reader that has all, and how long these took."""
+    token: dict[str, int] = {}
+    seconds: list[float] = []
+    # One event loop for all parts: gRPC complains of one that is closed while another, the readers', goes on.
+    with asyncio.Runner() as runner:
+        for begin in range(0, len(some), _PURCHASES_AT_ONCE):
+            part = some.slice(begin, _PURCHASES_AT_ONCE)
+            token |= runner.run(append_all(broker, part))
+            seconds += timed_look_ups(reader_of(address, token), part)
+    return reader_of(address, token), sorted(seconds)
+
+
 @click.command()
 @click.option("--address", envvar="CONSUMER_ADDRESS", default=CONSUMER_ADDRESS_DEFAULT)
 @click.option("--broker", envvar="BROKER_ADDRESS", default=BROKER_ADDRESS_DEFAULT)
@@ -73,22 +97,11 @@ def skew(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
 def main(address: str, broker: str, users: int, spark: bool) -> None:
     """Publish purchases and compare what is served with what is trained on."""
     some = purchases(users, users, seed=int(time.time()))
-    token: dict[str, int] = {}
-    seconds: list[float] = []
-    for begin in range(0, len(some), _PURCHASES_AT_ONCE):
-        part = some.slice(begin, _PURCHASES_AT_ONCE)
-        token |= append_all(broker, part)
-        reader = reader_of(address, token)
-        for user in part.column("user").slice(0, _LOOK_UPS).to_pylist():
-            began = time.perf_counter()
-            reader.get(user)
-            seconds.append(time.perf_counter() - began)
-    seconds.sort()
+    reader, seconds = streamed(address, broker, some)
     click.echo(
         f"{len(some)} purchases; {len(seconds)} look-ups meanwhile, half within "
         f"{seconds[len(seconds) // 2] * 1000:.1f} ms"
     )
-    reader = reader_of(address, token)
     served = online(reader, [f"user-{number}" for number in range(users)])
     table = training(reader)
     expected = {user: {"user": user, **row} for user, row in features_of(some)}

@@ -11,6 +11,11 @@
                `table_freshness_p50_s` from when a row is published until a reader of the table has it
     kafka      the relay into a real Kafka (KRaft, one broker): `kafka_sink_rows_per_s` of rows that wait in a journal;
                `kafka_latency_p50_ms` and `kafka_latency_p99_ms` from when a row was due until it is read committed
+    topics     a topic of that Kafka is carried into another, by our relay and by Kafka Streams (`exactly_once_v2`, a
+               commit every 5 ms), in two processes each: `kafka_latency_p50_ms` and `kafka_latency_p99_ms` from when a
+               row was due until it is read committed; `kafka_failover_s`, the longest wait of a row when a process is
+               killed (kill -9) at 100 rows a second, the median of --trials kills; of Kafka Streams with its default
+               settings, one kill, and with those that end sessions and transactions soonest
     drivers    two Spark applications serve one cluster; the driver of one, which has primaries, is killed (kill -9):
                `driver_kill_p50_s` and `driver_kill_max_s` from then until all of its shards answer elsewhere, and have
                committed a row that was published after the kill; one figure of each trial, the last shard's
@@ -24,7 +29,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 
-from bench.elastic import drivers, kafka, splits, tables
+from bench.elastic import drivers, kafka, splits, tables, topics
 from bench.elastic.plan import Plan
 from bench.report import keep_logs_apart
 from broadsheet.runtime.interpreter import serve_only
@@ -34,6 +39,7 @@ PARTS: Mapping[str, Callable[[Plan], None]] = {
     "speedup": splits.measure_speedup,
     "tables": tables.measure,
     "kafka": kafka.measure,
+    "topics": topics.measure,
     "drivers": drivers.measure,
 }
 
@@ -44,7 +50,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--keys", type=int, default=1_000_000, help="of shards that are split")
-    parser.add_argument("--trials", type=int, default=5, help="of splits and `drivers`")
+    parser.add_argument("--trials", type=int, default=5, help="of splits, `topics` and `drivers`")
     parser.add_argument("--rows", type=int, default=1_000_000, help="that wait")
     parser.add_argument("--seconds", type=float, default=20.0, help="of rows that trickle in")
     options = parser.parse_args()

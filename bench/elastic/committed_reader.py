@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Collection
 from typing import Final, Self
 
 import msgspec
@@ -65,6 +66,18 @@ class CommittedReader:
         with self._grew:
             if not self._grew.wait_for(lambda: self.records >= records, WAIT_SECONDS):
                 raise TimeoutError(f"{self.records} of {records} records after {WAIT_SECONDS} s")
+
+    def wait_until_seen(self, numbers: Collection[int]) -> None:
+        """Wait until each of these numbers was read.
+
+        Raises:
+            TimeoutError: one does not come.
+        """
+        with self._grew:
+            if not self._grew.wait_for(
+                lambda: all(each in self.seen for each in numbers), WAIT_SECONDS
+            ):
+                raise TimeoutError(f"of {len(numbers)} rows some were not read in {WAIT_SECONDS} s")
 
     def _run(self) -> None:
         consumer = self._consumer

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,13 +49,15 @@ group.initial.rebalance.delay.ms=0
 class KafkaBroker:
     """A broker process. A context manager."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         """Describe it.
 
         Args:
             directory: Of its data; made if missing.
+            properties: More of its settings.
         """
         self._directory = directory
+        self._properties = dict(properties or {})
         self._port, self._controller = _free_port(), _free_port()
         self.servers = f"127.0.0.1:{self._port}"
 
@@ -63,10 +65,12 @@ class KafkaBroker:
         class_path = os.pathsep.join(map(str, KAFKA.class_path()))
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._directory / "server.properties"
+        more = "".join(f"{name}={value}\n" for name, value in self._properties.items())
         properties.write_text(
             _PROPERTIES.format(
                 port=self._port, controller=self._controller, logs=self._directory / "logs"
             )
+            + more
         )
         java = [java_program(), "-Xmx1g", "-cp", class_path]
         cluster = ["-t", str(uuid.uuid4()), "-c", str(properties), "--standalone"]

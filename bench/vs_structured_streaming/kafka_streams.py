@@ -36,7 +36,7 @@ def measure(chunks: Sequence[Chunk]) -> Measured:
         tempfile.TemporaryDirectory(prefix="vs-") as name,
         KafkaBroker(Path(name) / "kafka") as kafka,
     ):
-        class_path = _compile(Path(name) / "classes")
+        class_path = compile_java(_SOURCE, Path(name) / "classes")
         return KafkaRun(StreamsSystem(class_path), kafka.servers, Path(name)).measure(chunks)
 
 
@@ -102,13 +102,18 @@ class _Instances:
             process.kill()
 
 
-def _compile(classes: Path) -> str:
-    """Compile the program; return the class path to run it with."""
+def compile_java(source: Path, classes: Path) -> str:
+    """Compile a program of Kafka Streams; return the class path to run it with.
+
+    Args:
+        source: Of one class.
+        classes: The directory of what is compiled.
+    """
     libraries = os.pathsep.join(map(str, KAFKA_STREAMS.class_path()))
     compiler = os.pathsep.join(map(str, COMPILER.class_path()))
     command = [java_program(), "-cp", compiler, "org.eclipse.jdt.internal.compiler.batch.Main"]
     command += ["--release", "17", "-proc:none", "-cp", libraries, "-d", str(classes)]
     subprocess.run(  # noqa: S603 - the command above
-        [*command, str(_SOURCE)], check=True, capture_output=True
+        [*command, str(source)], check=True, capture_output=True
     )
     return os.pathsep.join([str(classes), libraries])

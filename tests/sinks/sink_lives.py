@@ -2,7 +2,8 @@
 
     python -m tests.sinks.sink_lives SUBJECT JSON
 
-A subject is a module with `open_store(config, shard, die)`, `publish(store, number)`. Lives are forked, because a start
+A subject is a module with `PLACES`, `open_store(config, shard, die)`, `publish(store, number)`, and perhaps
+`tidy(config)`, which is called now and then between lives, as an operator's job is. Lives are forked, because a start
 of Python for each of a thousand takes longer than their work. The last line of the output is a report, as JSON.
 """
 
@@ -29,6 +30,7 @@ ZOMBIE = "zombie"
 """A place at which the process is stopped, and goes on once its successor has restored."""
 RUN_LENGTH_MAX = 23
 _FENCED, _UNAVAILABLE = 3, 4
+_TIDIED_LIVES = 10
 _LAST_TRANSACTIONS = 3
 """What a life sends that is not killed."""
 _LIFE_SECONDS_MAX = 180.0
@@ -97,14 +99,16 @@ def live(subject: Any, config: dict[str, Any], death: Death) -> int:
     return number
 
 
-def forked(run: Callable[[], int], sent: int) -> int:
-    """Run in a child, which writes what it returns to a descriptor, and whose exit says how it ended."""
+def forked(run: Callable[[], int | None], sent: int) -> int:
+    """Run in a child, which writes a number that it returns to a descriptor, and whose exit says how it ended."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        os.write(sent, f"{run()}\n".encode())
+        number = run()
+        if number is not None:
+            os.write(sent, f"{number}\n".encode())
         status = 0
     except CommitFencedError:
         status = _FENCED
@@ -149,6 +153,11 @@ def main() -> None:
         child = forked(lambda death=death: live(subject, config, death), child_sent)  # type: ignore[misc]  # mypy infers no default
         code = ended(child, stops=True)
         report["lives"] += 1
+        if hasattr(subject, "tidy") and report["lives"] % _TIDIED_LIVES == 0:
+            # In a child, because what it starts must not be forked into lives.
+            job = forked(lambda: subject.tidy(config), child_sent)
+            assert ended(job) == 0, "the job between lives failed"
+            report["tidied"] += 1
         # One that was stopped is no kill: it is fenced later, and ends by itself.
         report["kills"] += code in (-signal.SIGKILL, -signal.SIGALRM)
         if code is None:

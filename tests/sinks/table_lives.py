@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3  # noqa: F401 - see below
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
+# What a first commit would import: half a second of each life, which is forked from this process.
+import pandas as pd  # type: ignore[import-untyped]  # noqa: F401
 import pyarrow as pa
+import pyarrow.dataset
+import pyiceberg.avro.decoder_fast
+import pyiceberg.catalog.sql
+import pyiceberg.io.pyarrow  # noqa: F401
+import sqlalchemy.dialects.sqlite  # noqa: F401
 from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.delta import store as delta_store
@@ -38,6 +49,16 @@ def open_store(config: dict[str, Any], shard: Shard, die: Callable[[str], None])
     # In this process alone, which is one life.
     vars(delta_store).update(TableFiles=DyingFiles, write_deltalake=dying_append)
     return DeltaStore(shard, config["table"], schema=SCHEMA)
+
+
+def tidy(config: dict[str, Any]) -> None:
+    """Forget the snapshots of an Iceberg table but the last: its metadata grows with each, and so does a life."""
+    if "catalog" not in config:
+        return
+    with closing(load_catalog("default", **config["catalog"])) as catalog:
+        if catalog.table_exists(config["table"]):
+            table = catalog.load_table(config["table"])
+            table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
 
 
 def publish(store: Any, number: int) -> None:

@@ -27,6 +27,7 @@ from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.output_rows import output_table
 from broadsheet.consumer.keyed.processor import KeyedProcessor
 from broadsheet.consumer.keyed.queries import StoreQueries
+from broadsheet.consumer.keyed.recording import SNAPSHOT_BYTES_MIN
 from broadsheet.consumer.keyed.row_types import Declared, StateRowType
 from broadsheet.consumer.keyed.run import KeyedRun, KeyedSettings
 from broadsheet.consumer.keyed.state_table import STATE_TABLE
@@ -34,6 +35,7 @@ from broadsheet.consumer.keyed.store import CACHE_BYTES, IndexKind, KeyedStore, 
 from broadsheet.consumer.keyed.txn_time import TimeMode
 from broadsheet.consumer.keyed.watermark import MAX_FUTURE_MS, WatermarkRules
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.stores.commit_thread import CommitRunner
 from broadsheet.consumer.stores.keyed_queries import KeyedCounts
 from broadsheet.consumer.stores.state_tables import TableScan, picked, require_table
 from broadsheet.journals.content.message_type import MessageType
@@ -120,10 +122,23 @@ class KeyedShardStore(KeyedStore):
     """The store of a keyed shard, with the processor that runs over it."""
 
     def __init__(
-        self, shard: Shard, local_state: LocalState | None, application: KeyedApplication
+        self,
+        shard: Shard,
+        local_state: LocalState | None,
+        application: KeyedApplication,
+        *,
+        snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        commits: CommitRunner | None = None,
     ) -> None:
         options = application.state
-        super().__init__(shard, local_state, index=options.index, cache_bytes=options.cache_bytes)
+        super().__init__(
+            shard,
+            local_state,
+            index=options.index,
+            cache_bytes=options.cache_bytes,
+            snapshot_bytes_min=snapshot_bytes_min,
+            commits=commits,
+        )
         self._application = application
         self._run: KeyedRun | None = None
         self._shard = shard

@@ -68,7 +68,7 @@ from broadsheet.consumer.keyed.state_rows import (
 )
 from broadsheet.consumer.keyed.timers import expiries_of, row_of, with_expiry, without_expiry
 from broadsheet.consumer.recoverylog.local_state import LocalState, local_state_of
-from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitRunner, CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
@@ -115,6 +115,7 @@ class KeyedStore:
         cache_bytes: int = CACHE_BYTES,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         lock_wait_seconds: float = 10.0,
+        commits: CommitRunner | None = None,
     ) -> None:
         """Create a store; nothing is read before `restore_checkpoint`.
 
@@ -125,6 +126,7 @@ class KeyedStore:
             cache_bytes: Of rows that are kept in memory beside those that a transaction changed.
             snapshot_bytes_min: Least bytes of changes after which a part of the state is written again.
             lock_wait_seconds: Longest wait for another holder of a directory that stays.
+            commits: Runs the commits; None: a thread of the store's own.
 
         Raises:
             UnsupportedSpecError: there is neither a recovery log nor a `local_state`.
@@ -140,7 +142,9 @@ class KeyedStore:
         self._directory = StoreDirectory(
             shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
         )
-        self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
+        self._commits: CommitRunner = commits or CommitThread(
+            shard.fqn, recorded=self._local_state.recorder is not None
+        )
         self.keeps_segments = True
         self._index: CommittedIndex | None = None
         self._failure: BaseException | None = None

@@ -1,7 +1,8 @@
 """A follower of the files that a standby plays: it takes in what they hold, so that a promotion finds that done.
 
-    play thread     a step is played ─► links to files that are new ─► wake
-    follow thread                                                       └─► follower.follow(links)
+    play thread     a step is played ─► links to files that are new
+    event loop                           └─► has the follow thread called, unless it is at work
+    follow thread                             └─► follower.follow(links), until it has taken in all that is linked
 
 The player goes on changing, naming and removing its files. A follower sees links of its own: the link of a removed file
 stays until the follower was called once more, so it misses nothing of a file that was there at the end of a step.
@@ -14,6 +15,7 @@ import os
 import shutil
 import threading
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -77,7 +79,8 @@ class FollowedFiles:
         self._log = log
         self._follower = follower
         self._loop = asyncio.get_running_loop()
-        self._changed = threading.Condition()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="follow")
+        self._lock = threading.Lock()
         """Guards what follows, but for `_waits`."""
         self._linked: dict[str, int] = {}
         """Fnode by path, of the links that stand for files."""
@@ -87,7 +90,8 @@ class FollowedFiles:
         """Offset of the log that was played when the links were made, bytes."""
         self._followed_to = -1
         self._is_over = False
-        self._thread: threading.Thread | None = None
+        self._is_following = False
+        """The thread is at work, or about to be."""
         self._waits: list[_Wait] = []
 
     def link(self, fsm: FileStateMachine, played_to: int) -> None:
@@ -102,7 +106,7 @@ class FollowedFiles:
             RecoveryLogError: a path is not a file below the directory.
             OSError: as of the disk.
         """
-        with self._changed:
+        with self._lock:
             self.linked_to = played_to
             if self._is_over:
                 return
@@ -113,10 +117,7 @@ class FollowedFiles:
             for path in self._linked.keys() - fsm.links.keys():
                 del self._linked[path]
                 self._gone.add(path)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._loop.call_soon_threadsafe(self._follow_soon)
 
     async def through(self, played_to: int) -> bool:
         """Wait until the follower has taken in what was played up to an offset of the log; False if it ends first."""
@@ -132,20 +133,18 @@ class FollowedFiles:
 
     def stop(self) -> None:
         """Have the follower stop, without waiting for it; on the event loop. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._is_over = True
-            self._changed.notify_all()
         self._follower.stop()
         self._settle()
 
     def end(self) -> None:
-        """Stop, end the thread, and remove the links; on any thread. Blocks until a call of the follower ends."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-        self._follower.stop()
-        if self._thread is not None:
-            self._thread.join()
+        """End the thread, and remove the links; on any thread. Blocks until a call of the follower ends.
+
+        Requires:
+            `stop` was called: a thread that has ended takes no work.
+        """
+        self._thread.shutdown()
         shutil.rmtree(self._links, ignore_errors=True)
         self._loop.call_soon_threadsafe(self._settle)
 
@@ -161,35 +160,46 @@ class FollowedFiles:
         self._linked[path] = fnode
         self._gone.discard(path)
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_over or self.linked_to > self._followed_to)
-                if self._is_over:
-                    return
-                through, gone = self.linked_to, set(self._gone)
-            try:
-                self._follower.follow(self._links)
-            except Exception as error:
-                # The store reads the files itself then, and tells of what is wrong with them.
-                _log.warning("recovery_log.follow_failed", log=self._log, error=str(error))
-                with self._changed:
-                    self._is_over = True
-                self._loop.call_soon_threadsafe(self._settle)
+    def _follow_soon(self) -> None:
+        """Have the thread follow, if there is something new; on the event loop."""
+        with self._lock:
+            if self._is_over or self._is_following or self.linked_to <= self._followed_to:
                 return
-            if not self._note_followed(through, gone):
-                return
-            self._loop.call_soon_threadsafe(self._settle)
+            self._is_following = True
+        following = self._loop.run_in_executor(self._thread, self._follow)
+        following.add_done_callback(lambda _: self._on_followed())
 
-    def _note_followed(self, through: int, gone: Collection[str]) -> bool:
-        """Note how far it has come, unless it was stopped, perhaps on its way; return whether it was not."""
-        with self._changed:
-            if not self._is_over:
-                for path in self._gone.intersection(gone):
-                    (self._links / path.lstrip("/")).unlink(missing_ok=True)
-                    self._gone.discard(path)
-                self._followed_to = through
-            return not self._is_over
+    def _on_followed(self) -> None:
+        with self._lock:
+            self._is_following = False
+        self._settle()
+        self._follow_soon()
+
+    def _follow(self) -> None:
+        """Have the follower take in what is linked; on the thread."""
+        with self._lock:
+            through, gone = self.linked_to, set(self._gone)
+            if self._is_over:
+                return
+        try:
+            self._follower.follow(self._links)
+        except Exception as error:
+            # The store reads the files itself then, and tells of what is wrong with them.
+            _log.warning("recovery_log.follow_failed", log=self._log, error=str(error))
+            with self._lock:
+                self._is_over = True
+            return
+        self._note_followed(through, gone)
+
+    def _note_followed(self, through: int, gone: Collection[str]) -> None:
+        """Note how far it has come, unless it was stopped, perhaps on its way."""
+        with self._lock:
+            if self._is_over:
+                return
+            for path in self._gone.intersection(gone):
+                (self._links / path.lstrip("/")).unlink(missing_ok=True)
+                self._gone.discard(path)
+            self._followed_to = through
 
     def _settle(self) -> None:
         """Answer those who wait; on the event loop."""

@@ -322,6 +322,8 @@ class Player:
             live = True
         finally:
             self._copies.refuse()
+            if self._followed is not None:
+                self._followed.stop()
             await thread.end(self._files.close if live else self._discard)
         self._report()
         log, end = self._playback.position.log, self._playback.whole_to
@@ -336,6 +338,7 @@ class Player:
     async def _stop_following(self, thread: PlayThread) -> None:
         followed, self._followed = self._followed, None
         if followed is not None:
+            followed.stop()
             await thread.run(followed.end)
 
     async def _follow(self, thread: PlayThread) -> None:

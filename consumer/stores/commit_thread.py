@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import cast
+from typing import Protocol, cast
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
@@ -49,8 +49,24 @@ class CommitSteps:
     """Called with the error with which the future is about to fail, or that `tidy` raised; must not raise."""
 
 
+class CommitRunner(Protocol):
+    """Runs the commits of one store, one after another."""
+
+    def start(self, steps: CommitSteps, wait_for: Collection[Future[object]]) -> OpFuture:
+        """Begin a commit; the previous one has resolved."""
+        ...
+
+    def wait(self) -> None:
+        """Return once no commit is in progress; raise the error of the last one."""
+        ...
+
+    def close(self) -> None:
+        """Fail a commit that is not durable yet, and begin no more. Idempotent."""
+        ...
+
+
 class CommitThread:
-    """Runs commits one after another on a dedicated thread."""
+    """Runs commits one after another on a dedicated thread; implements `CommitRunner`."""
 
     def __init__(self, name: str, *, recorded: bool = False) -> None:
         """Create it; its thread starts with the first commit.

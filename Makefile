@@ -15,7 +15,7 @@ SEEDS ?= 0:2000
 SIM_JOBS ?= 2
 # Tests wait for a good part of their time, so three at once keep two processors busy.
 TEST_JOBS ?= 3
-SIMULATORS ?= allocator shards families
+SIMULATORS ?= allocator shards families keyed
 DURATION ?= 600
 HOGS ?= 2
 ROUNDS ?= 3
@@ -63,7 +63,7 @@ fmt: setup ## format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-sim: setup ## simulate clusters, shards and splits: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=shards, SEED=n to replay one
+test-sim: setup ## simulate clusters, shards, splits and keyed state: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=shards, SEED=n to replay one
 	status=0; for simulator in $(SIMULATORS); do \
 		$(BIN)/python -m broadsheet.testing.$$simulator $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
 	done; exit $$status

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -98,10 +98,14 @@ class CommittedHistory:
 
     def feed(self, appended: Appended) -> list[int]:
         """Return the numbers of messages that an append makes visible, in order."""
+        return [message["id"] for message in self.messages(appended)]
+
+    def messages(self, appended: Appended) -> list[Mapping[str, Any]]:
+        """Return the messages that an append makes visible, in order."""
         frames = self._unframer.feed(appended.content)
         batch, error = batch_of(appended.journal, frames, self._type)
         assert error is None, f"{appended} is no message: {error}"
-        seen: list[int] = []
+        seen: list[Mapping[str, Any]] = []
         index = 0
         while index < len(batch):
             queued = self._sequencer.queue(batch, index)
@@ -111,7 +115,7 @@ class CommittedHistory:
                 run = self._sequencer.peek(ENDLESS)
                 assert run is not None, "everything is in memory"
                 seen += [
-                    envelope.message["id"]
+                    envelope.message
                     for envelope, flags in zip(run.envelopes(), run.flags, strict=True)
                     if flags != Flags.ACK_TXN
                 ]

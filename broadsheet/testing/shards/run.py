@@ -70,8 +70,8 @@ class ShardSimulation:
         self._statuses = StatusChecker(self._cluster.keys, context.findings)
         self._cluster.etcd.observers.append(self._on_commit)
         self._chance = Random(f"{context.seed} writers")
+        self._inputs = self.new_inputs(self._chance)
         broker, clock = self._cluster.broker, self._cluster.clock
-        self._inputs = Writers(broker, self._chance, clock)
         self._outputs = writers_of_outputs(broker, self._chance, clock)
         self._writing: asyncio.Task[None] | None = None
         self.faults: ShardFaults = self.new_faults()
@@ -83,6 +83,10 @@ class ShardSimulation:
     def new_cluster(self, witness: HistoryChecker, directory: Path) -> ConsumerCluster:
         """Make the cluster, with its journals and its shard."""
         return ConsumerCluster(self._context, self._scenario, witness=witness, directory=directory)
+
+    def new_inputs(self, chance: Random) -> Writers:
+        """Make the producers of the inputs."""
+        return Writers(self._cluster.broker, chance, self._cluster.clock)
 
     def new_faults(self) -> ShardFaults:
         """Make the source of faults."""

@@ -4,9 +4,10 @@ rolled back or never finished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
@@ -44,6 +45,8 @@ class Writers:
     clock: Clock
     journals: Sequence[str] = INPUTS
     first_number: int = 0
+    message_of: Callable[[int], dict[str, Any]] = lambda number: {"id": number}
+    """Makes the message of a number."""
     given_up: set[int] = field(default_factory=set)
     """Producers that never finish their transactions."""
     _writers: list[_Writer] = field(default_factory=list)
@@ -76,9 +79,9 @@ class Writers:
         clock.update(self.clock.wall_seconds())
         return _Writer(Publisher(clock, new_producer_id(self.random.randbytes)), clock)
 
-    def _next_message(self) -> dict[str, int]:
+    def _next_message(self) -> dict[str, Any]:
         self._numbers += 1
-        return {"id": self.first_number + self._numbers}
+        return self.message_of(self.first_number + self._numbers)
 
     def _publish(self, writer: _Writer) -> None:
         for _ in range(self.random.randint(1, 3)):

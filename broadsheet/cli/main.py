@@ -165,6 +165,7 @@ def keyed() -> None:
                 "reset-head": "Accept that the end of journals was lost.",
                 "suspend": "Suspend journals that receive no appends.",
                 "verify": "Compare stored fragments with their checksums.",
+                "wait": "Wait until the fragment store of each journal has it.",
             },
         ),
     },

@@ -39,6 +39,7 @@ from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.uuid import Flags, unix_seconds_of
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.formats import Format
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
@@ -73,7 +74,9 @@ class _Outcome(msgspec.Struct, omit_defaults=True):
 
 
 _COMMANDS: Final = JsonStructType(CommandMessage)
-_OUTCOMES: Final = msgspec.json.Decoder(_Outcome)
+ANSWER: Final = Format(
+    "the answer of a command", "let a member of that release serve the shard, and ask again"
+)
 
 
 class Commands(Generic[RequestT, ResponseT]):
@@ -203,6 +206,7 @@ class Commands(Generic[RequestT, ResponseT]):
             CommandRefusedError: the application refused the command.
             CommandIdReusedError: another request was executed under this id; this one was not.
             CommandAnswerForgottenError: the command was executed, and its answer is no longer kept.
+            LaterFormatError: a later release kept the answer, in a form that this one must not read.
             ShardStoppedError: the shard stopped here.
             JournalError, EndpointError: the command journal could not be appended to.
         """
@@ -262,7 +266,7 @@ class Commands(Generic[RequestT, ResponseT]):
         return _Outcome(digest, msgspec.Raw(msgspec.json.encode(response)))
 
     def _told(self, command_id: str, encoded: bytes, kept: KeptAnswer) -> ResponseT:
-        outcome = _OUTCOMES.decode(kept.content)
+        outcome = ANSWER.decode_json(kept.content, _Outcome)
         if outcome.request_digest != _digest(encoded):
             raise CommandIdReusedError(command_id)
         if outcome.refusal is not None:

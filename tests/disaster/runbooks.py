@@ -18,7 +18,7 @@ import pytest
 from broadsheet.journals.client import JournalClient
 from tests.support.documents import REPOSITORY, blocks_of, parse_blocks
 from tests.support.eventually import eventually
-from tests.upgrade.fleet import MEMBERS, Fleet, journal_names
+from tests.upgrade.fleet import MEMBERS, SHARDS, ClientReport, Fleet, journal_names
 from tests.upgrade.releases import this_release
 
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(900)]
@@ -36,13 +36,14 @@ def section(title: str) -> list[str]:
     return [block.script for block in parse_blocks(text)]
 
 
-async def shell(fleet: Fleet, *scripts: str) -> None:
+async def shell(fleet: Fleet, *scripts: str, **variables: str) -> None:
     """Run commands in the fleet's directory, as a reader of the page does."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {
         "PATH": path,
         "CONSUMER_ADDRESS": fleet.members,
         "BROKER_ADDRESS": fleet.broker,
+        **variables,
     }
     for script in scripts:
         ran = await asyncio.to_thread(
@@ -105,8 +106,8 @@ async def publish_fragments(fleet: Fleet) -> None:
 def test_page_has_the_commands_of_each_runbook() -> None:
     """A block that loses its mark is a command that no test runs."""
     titles = ("Etcd is lost", "A broker's disk is lost", LOST_TAIL, "A region is lost")
-    assert [len(section(each)) for each in titles] == [1, 2, 1, 1]
-    assert len(blocks_of(PAGE)) == 5
+    assert [len(section(each)) for each in titles] == [1, 2, 1, 3]
+    assert len(blocks_of(PAGE)) == 7
 
 
 async def test_etcd_is_lost_and_shards_go_on_from_their_journals(tmp_path: Path) -> None:
@@ -152,20 +153,49 @@ async def test_disk_of_the_broker_is_lost_with_what_was_not_published(tmp_path: 
         await fleet.check_exactly_once()
 
 
-async def test_region_is_lost_and_another_goes_on_from_the_copy(tmp_path: Path) -> None:
-    """Fragments and backup are copied after a drain; etcd, broker and members of the other region begin empty."""
+async def test_region_is_lost_under_load_and_another_goes_on_from_the_cut(tmp_path: Path) -> None:
+    """Producers publish while the cut is made, while it is copied, and until the region is gone. Each message of before
+    the cut's end is counted once in the other region; what is lost are the last messages of each source.
+    """
     first, second, store = tmp_path / "first", tmp_path / "second", tmp_path / "store"
-    first.mkdir()
-    second.mkdir()
-    store.mkdir()
+    copy = second / "store"
+    for each in (first, store, copy):
+        each.mkdir(parents=True)
+    places = {"STORE": str(store), "COPY": str(copy), "COPY_BACKUP": str(second)}
+    cut, copied, restored = section("A region is lost")
     async with loaded(first, file_root=store) as fleet:
-        await publish_fragments(fleet)
-        reports = fleet.reports
-        shutil.copytree(store, second / "store")
-        shutil.copy(first / "cluster.jsonl", second)
-    with Fleet(second, file_root=second / "store", reports=reports, clients=len(reports)) as fleet:
+        before = list(fleet.reports)
+        await fleet.start_client(RELEASE)
+        await shell(fleet, cut, **places)
+        await fleet.settle()
+        await shell(fleet, copied, **places)
+        await load_further(fleet)
+        await fleet.stop_client()
+        published = fleet.published()
+    with Fleet(second, file_root=copy, clients=fleet.clients) as fleet:
         await fleet.start_broker(RELEASE)
         await start_members(fleet)
-        await shell(fleet, *section("A region is lost"))
+        await shell(fleet, restored)
+        sources = await fleet.sources()
+        for name, keys in sources.items():
+            assert keys == published[name][: len(keys)]
+            assert len(keys) >= sum(len(report.published[name]) for report in before)
+        lost = {name: len(published[name]) - len(keys) for name, keys in sources.items()}
+        print(f"lost, messages of each source: {lost}")
+        assert min(lost.values()) > 0
+        fleet.reports = [ClientReport(sources, 0, 0, [], 0.0)]
         await load(fleet)
         await fleet.check_exactly_once()
+
+
+async def load_further(fleet: Fleet) -> None:
+    """Wait until the client that runs has published what the cut cannot have."""
+    async with JournalClient(fleet.broker) as journals:
+        heads = {name: await journals.write_head(name) for name in SHARDS.values()}
+
+        async def further() -> bool:
+            for name, head in heads.items():
+                assert await journals.write_head(name) > head
+            return True
+
+        await eventually(further, interval_seconds=0.1)

@@ -18,13 +18,17 @@ from uuid import uuid4
 
 import msgspec
 
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.consumer.client import ShardClient
 from broadsheet.embedded.child_process import ChildProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON
 from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
-from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.key_range import KeyRange, range_labels
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, FAMILY, label_set
 from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
@@ -101,9 +105,11 @@ class Fleet:
     @property
     def members(self) -> str:
         """Addresses of all places of members, with commas."""
-        return ",".join(
-            f"http://127.0.0.1:{self._port(f'member-{place}')}" for place in range(2 * MEMBERS)
-        )
+        return self.addresses(range(2 * MEMBERS))
+
+    def addresses(self, places: range) -> str:
+        """Return the addresses of members at these places, with commas."""
+        return ",".join(f"http://127.0.0.1:{self._port(f'member-{place}')}" for place in places)
 
     # -- starting and stopping
 
@@ -239,7 +245,7 @@ class Fleet:
 
         async def settled() -> bool:
             async with ShardClient(self.members) as shards:
-                listed = (await shards.list()).shards
+                listed = [each for each in (await shards.list()).shards if each.spec.id in SHARDS]
             found = {each.spec.id: sorted(status.code for status in each.status) for each in listed}
             expected = sorted((ReplicaStatus.PRIMARY, ReplicaStatus.STANDBY))
             errors = [str(error) for each in listed for s in each.status for error in s.errors]
@@ -248,6 +254,47 @@ class Fleet:
             return True
 
         await eventually(settled, interval_seconds=0.1)
+
+    async def leader(self) -> int:
+        """Return the place of the member that leads; -1 if none does."""
+        assert self._etcd is not None
+        async with EtcdClient(EtcdConfig(endpoints=(self._etcd.endpoint,))) as etcd:
+            found = (await etcd.get_range(AuxiliaryKeys(ROOT).leader)).kvs
+        if not found:
+            return -1
+        name: str = msgspec.json.decode(found[0].value)["member"]
+        return int(name.rpartition("member-")[2])
+
+    async def is_led_from(self, places: range) -> None:
+        """Wait until a member at one of these places leads."""
+
+        async def led() -> bool:
+            place = await self.leader()
+            assert place in places, place
+            return True
+
+        await eventually(led, timeout_seconds=START_SECONDS, interval_seconds=0.1)
+
+    async def apply_key_ranges(self, places: range) -> None:
+        """Create two shards that each own half of the keys: members of before levels would handle the keys of all.
+
+        Args:
+            places: Of the members that are asked to: those of before levels do not know what they store.
+        """
+        specs = shard("range-0"), shard("range-1")
+        for each, begin, end in zip(specs, (0, 2048), (2048, 4096), strict=True):
+            labels = {**dict(range_labels(KeyRange(begin, end))), FAMILY: "ranges"}
+            each.labels.CopyFrom(label_set(*sorted(labels.items())))
+            each.disable = True
+        async with ShardClient(self.addresses(places)) as shards:
+            await shards.apply(upserts(*specs))
+
+    async def replicas_at(self, place: int) -> int:
+        """Return how many replicas a member has."""
+        async with ShardClient(self.members) as shards:
+            listed = (await shards.list()).shards
+        suffix = f"member-{place}"
+        return sum(member.suffix == suffix for each in listed for member in each.route.members)
 
     async def failures(self) -> list[str]:
         """What failed replicas say, by shard."""
@@ -268,14 +315,28 @@ class Fleet:
 
         return await eventually(complete, interval_seconds=0.5)
 
+    def published(self) -> dict[str, list[str]]:
+        """Return the keys that clients published, by shard, in this order."""
+        return {
+            name: [key for report in self.reports for key in report.published[name]]
+            for name in SHARDS
+        }
+
+    async def sources(self) -> dict[str, list[str]]:
+        """Return the keys that the sources hold, by shard, in this order."""
+        async with JournalClient(self.broker) as journals:
+            return {
+                name: [each["key"] for each in await committed(journals, journal)]
+                for name, journal in SHARDS.items()
+            }
+
     async def check_exactly_once(self) -> list[Echo]:
         """Check that each published message was counted once and its count published once; return the output."""
         echoes = await self.echoes()
         found: dict[str, list[Echo]] = defaultdict(list)
         for echo in echoes:
             found[echo.shard].append(echo)
-        for name in SHARDS:
-            published = [key for report in self.reports for key in report.published[name]]
+        for name, published in self.published().items():
             assert Counter(each.key for each in found[name]) == Counter(published)
             # The state, too: a count that was lost or made twice would show in all that follow.
             assert [each.number for each in found[name]] == list(range(1, len(published) + 1))

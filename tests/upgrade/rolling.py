@@ -17,6 +17,10 @@ PAUSE_SECONDS_MAX = 15.0
 """Of one shard while members are replaced: far more than a hand-over takes, less than a lease and a recovery."""
 
 
+_FIRST, _SECOND = range(MEMBERS), range(MEMBERS, 2 * MEMBERS)
+"""Places of members: of a cluster, and of the one that replaces it."""
+
+
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     """A cluster of the previous release, under load of a client of that release."""
@@ -67,6 +71,89 @@ async def test_rolling_downgrade_counts_exactly_once(fleet: Fleet) -> None:
     await fleet.check_exactly_once()
     assert [each.failed for each in fleet.reports] == [[], []]
     assert await fleet.failures() == []
+
+
+async def test_members_of_this_release_follow_an_earlier_leader_until_it_leaves(
+    fleet: Fleet,
+) -> None:
+    """Members of both releases run side by side, and the earlier release plans for all of them. What it would
+    misunderstand is refused until its last member has left; then it may join, and gets no shards.
+    """
+    this, previous = this_release(), previous_release()
+    await fleet.is_led_from(_FIRST)
+    for place in _SECOND:
+        await fleet.start_member(this, place)
+    await fleet.settle()
+    leader = await fleet.leader()
+    assert leader in _FIRST
+    with pytest.raises(Exception, match=rf"member-{leader}\b.*; replace them"):
+        await fleet.apply_key_ranges(_SECOND)
+    for place in (each for each in _FIRST if each != leader):
+        await fleet.stop_member(place)
+        await fleet.settle()
+        assert await fleet.leader() == leader
+    await fleet.stop_member(leader)
+    await fleet.is_led_from(_SECOND)
+    await fleet.settle()
+    await fleet.apply_key_ranges(_SECOND)
+
+    await fleet.start_member(previous, 0)
+    await fleet.roll_members(this, places=range(1, 2), old=range(3, 4))
+    assert await fleet.replicas_at(0) == 0
+    await fleet.is_led_from(range(1, 6))
+    await fleet.stop_client()
+    await fleet.check_exactly_once()
+    assert [each.failed for each in fleet.reports] == [[]]
+
+
+async def test_members_of_the_earlier_release_follow_a_later_leader_until_it_leaves(
+    fleet: Fleet,
+) -> None:
+    """The way back, with the leader of this release as the last to leave."""
+    this, previous = this_release(), previous_release()
+    await fleet.roll_members(this, places=_SECOND, old=_FIRST)
+    await fleet.is_led_from(_SECOND)
+    for place in _FIRST:
+        await fleet.start_member(previous, place)
+    await fleet.settle()
+    leader = await fleet.leader()
+    assert leader in _SECOND
+    for place in (each for each in _SECOND if each != leader):
+        await fleet.stop_member(place)
+        await fleet.settle()
+        assert await fleet.leader() == leader
+    await fleet.stop_member(leader)
+    await fleet.is_led_from(_FIRST)
+    await fleet.settle()
+    await fleet.stop_client()
+
+    await fleet.check_exactly_once()
+    assert [each.failed for each in fleet.reports] == [[]]
+    assert await fleet.failures() == []
+
+
+async def test_earlier_release_that_leads_what_it_cannot_read_is_superseded(fleet: Fleet) -> None:
+    """All members that read the level have left, so nothing could refuse the earlier release: it leads, alone. The
+    first member of this release that comes back takes the lead and the shards.
+    """
+    this, previous = this_release(), previous_release()
+    await fleet.roll_members(this, places=_SECOND, old=_FIRST)
+    await fleet.apply_key_ranges(_SECOND)
+    await fleet.stop_client()
+    for place in _SECOND:
+        await fleet.stop_member(place)
+    await fleet.start_member(previous, 0)
+    await fleet.is_led_from(range(1))
+
+    await fleet.start_member(this, 3)
+    await fleet.is_led_from(_SECOND)
+    await fleet.start_member(this, 4)
+    await fleet.start_client(this)
+    await fleet.settle()
+    assert await fleet.replicas_at(0) == 0
+    await fleet.stop_client()
+    await fleet.check_exactly_once()
+    assert [each.failed for each in fleet.reports] == [[], []]
 
 
 async def test_broker_goes_back_to_the_previous_release_on_its_directory(fleet: Fleet) -> None:

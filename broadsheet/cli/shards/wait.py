@@ -16,6 +16,7 @@ from broadsheet.cli.errors import NothingSelectedError
 from broadsheet.cli.names import ShardIds
 from broadsheet.cli.numbers import Seconds
 from broadsheet.cli.options import Selector, command_options, option, require_selection
+from broadsheet.cli.output.messages import counted
 from broadsheet.cli.shards.selection import listed_shards
 from broadsheet.cli.shards.source_progress import progress_of
 from broadsheet.cli.shards.state import UNAVAILABLE, has_primary, status_of
@@ -37,7 +38,7 @@ class WaitCondition:
     """The state that a wait is for."""
 
     name: str
-    """primary, standby, lag or deleted."""
+    """primary, standby, lag, paused or deleted."""
     lag_below: int = 0
     """Bytes of each source, of `lag`."""
 
@@ -50,6 +51,8 @@ class WaitCondition:
         spec = shard.spec
         if self.name == "deleted":
             return f"{spec.id} is there"
+        if self.name == "paused":
+            return self._unpaused(shard)
         if spec.disable:
             raise ValidationError("--for", f"{spec.id} is disabled, so it never has a primary")
         if not has_primary(shard) or status_of(shard) == UNAVAILABLE:
@@ -62,6 +65,14 @@ class WaitCondition:
         # Where fewer are granted than the spec wants, all that are there count.
         wanted = max(1, len(shard.status) - 1) if shard.standbys_refused else spec.hot_standbys
         return "" if ready >= wanted else f"{spec.id} has {ready} of {wanted} standbys"
+
+    @staticmethod
+    def _unpaused(shard: shard_pb2.ListResponse.Shard) -> str:
+        if not shard.spec.disable:
+            raise ValidationError("--for", f"{shard.spec.id} is not paused: shards pause does it")
+        return (
+            f"{shard.spec.id} has {counted(len(shard.status), 'replica')}" if shard.status else ""
+        )
 
 
 class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in later versions only
@@ -76,11 +87,11 @@ class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in l
         if isinstance(value, WaitCondition):
             return value
         name, below, number = value.partition("<")
-        if not below and name in {"primary", "standby", "deleted"}:
+        if not below and name in {"primary", "standby", "paused", "deleted"}:
             return WaitCondition(name)
         if name == "lag" and number.isdecimal() and int(number) > 0:
             return WaitCondition(name, int(number))
-        expected = f"expected primary, standby, deleted or lag<BYTES, got {value!r}"
+        expected = f"expected primary, standby, paused, deleted or lag<BYTES, got {value!r}"
         raise click.BadParameter(expected, ctx, param)
 
 
@@ -90,11 +101,11 @@ class _WaitOptions:
     selector: Selector
     condition: WaitCondition = option(
         "What each shard must come to: a primary that serves; all hot standbys of its spec, too; fewer unread "
-        "bytes of each source; not to be there.",
+        "bytes of each source; no replica of one that is paused; not to be there.",
         "--for",
         type=_ConditionType(),
         required=True,
-        metavar="primary|standby|lag<BYTES|deleted",
+        metavar="primary|standby|lag<BYTES|paused|deleted",
     )
     timeout: float = option(
         "How long to wait; 0: look once.",

@@ -52,11 +52,20 @@ def test_condition_holds_or_says_what_is_missing(
     assert WaitCondition(condition).unmet(listed) == unmet
 
 
+def test_shard_is_paused_once_no_member_has_it() -> None:
+    """Until then its last transaction may still be on its way."""
+    spec = ShardSpec(id="flights-000", disable=True)
+    serving = ListResponse.Shard(spec=spec, status=[PRIMARY])
+    assert WaitCondition("paused").unmet(serving) == "flights-000 has 1 replica"
+    assert WaitCondition("paused").unmet(ListResponse.Shard(spec=spec)) == ""
+
+
 @pytest.mark.parametrize(
     ("condition", "spec"),
     [
         ("primary", ShardSpec(id="flights-000", disable=True)),
         ("standby", ShardSpec(id="flights-000")),
+        ("paused", ShardSpec(id="flights-000")),
     ],
 )
 def test_wait_for_what_a_spec_rules_out_is_refused(condition: str, spec: ShardSpec) -> None:
@@ -71,4 +80,4 @@ def test_condition_that_is_none_is_a_usage_error(text: str) -> None:
     result = CliRunner().invoke(main, ["shards", "wait", "flights-000", f"--for={text}"])
 
     assert result.exit_code == click.UsageError.exit_code
-    assert "expected primary, standby, deleted or lag<BYTES" in result.stderr
+    assert "expected primary, standby, paused, deleted or lag<BYTES" in result.stderr

@@ -1,9 +1,9 @@
 """`make peers`: what of other systems was tried, in which version, and with what result, as a table of Markdown.
 
 A *real* peer is the other system's own program or library, fetched by its package name. A *double* answers for a
-service that is not free to run (AWS), or makes the requests of a program that is not built here, from its source. Names
-of peers as arguments run those alone. It ends with 1 if anything failed, also if nothing of a peer was tried: `absent`
-says what to install.
+service that is not free to run (AWS, Azure), or makes the requests of a program from its source, to reach what the
+program itself does too seldom. Names of peers as arguments run those alone. It ends with 1 if anything failed, also if
+nothing of a peer was tried: its result says what is missing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from bench.vs_structured_streaming.maven import KAFKA, Artifact
+from tests.peers.lease_programs import KCL_2, KCL_3
 from tests.support.documents import REPOSITORY
 
 _LEASING: Final = "tests/integration/leasing"
+_WORKERS: Final = "tests/peers/lease_workers.py::test_workers_of_both_kinds_lose_no_message"
+_SHARED: Final = (
+    "workers of both kinds on one stream: joined, killed, split, left; no message is lost"
+)
 _CONTRACT: Final = "tests/contract/leasing"
 _TRIED_SECONDS_MAX: Final = 3_600.0
 
@@ -33,9 +39,9 @@ class Peer:
 
     name: str
     package: str
-    """As its registry names it: `go:`, `npm:` or `pypi:`."""
+    """As its registry names it: `go:`, `maven:`, `npm:` or `pypi:`."""
     kind: str
-    """`real`, or what answers in its place."""
+    """`real`, and on which double; or what answers in its place."""
     tried: str
     tests: Sequence[str]
     programs: Sequence[str] = ()
@@ -46,14 +52,25 @@ class Peer:
         registry, _, package = self.package.partition(":")
         if registry == "pypi":
             return metadata.version(package)  # noqa: TID251 - of other packages
-        pins = {
-            "go": "tests/gazette/gazette_module/go.mod",
-            "npm": "tests/support/azurite/package.json",
-        }
-        found = re.search(
-            rf'{re.escape(package)}"?:? "?v?([\d.]+)', (REPOSITORY / pins[registry]).read_text()
-        )
-        return found[1] if found else "?"
+        if registry == "maven":
+            _, _, version = package.rpartition(":")
+            return version
+        for pin in _PINS[registry]:
+            pinned = re.escape(package) + r'"?:? "?v?([\d.]+)'
+            found = re.search(pinned, (REPOSITORY / pin).read_text())
+            if found:
+                return found[1]
+        raise LookupError(f"{package} is in none of {', '.join(_PINS[registry])}")
+
+
+_PINS: Final = {
+    "go": ("tests/gazette/gazette_module/go.mod", "tests/peers/vmware_go/go.mod"),
+    "npm": ("tests/support/azurite/package.json",),
+}
+
+
+def _maven(artifact: Artifact) -> str:
+    return f"maven:{artifact.group}:{artifact.name}:{artifact.version}"
 
 
 PEERS: Final = (
@@ -95,7 +112,14 @@ PEERS: Final = (
         ),
     ),
     Peer(
-        "Kafka",
+        "Kafka's broker",
+        _maven(KAFKA),
+        "real",
+        "behind TLS and passwords: as a source, as a sink, and straight from a shard with state",
+        ("tests/sinks/secured_kafka.py",),
+    ),
+    Peer(
+        "Kafka's client",
         "pypi:confluent-kafka",
         "librdkafka's client and its mock cluster",
         "topics as sources: positions, transactions, topics that are created again",
@@ -105,17 +129,39 @@ PEERS: Final = (
         ),
     ),
     Peer(
-        "KCL for Java 2.6 and 3.5",
+        "KCL for Java 2",
+        _maven(KCL_2),
+        "real, on a double of AWS",
+        _SHARED,
+        (f"{_WORKERS}[kcl-2]",),
+    ),
+    Peer(
+        "KCL for Java 3",
+        _maven(KCL_3),
+        "real, on a double of AWS",
+        _SHARED,
+        (f"{_WORKERS}[kcl-3]",),
+    ),
+    Peer(
+        "KCL's rows",
         "pypi:moto",
         "its requests, made from its source, on a double of DynamoDB",
-        "workers of both kinds on one table: rows, hand-overs, leaders",
+        "rows, hand-overs, leaders of 3.0 to 3.5",
         (f"{_LEASING}/kcl_java",),
     ),
     Peer(
         "vmware-go-kcl-v2",
+        "go:github.com/vmware/vmware-go-kcl-v2",
+        "real, on a double of AWS",
+        _SHARED,
+        (f"{_WORKERS}[vmware-go]",),
+        ("go",),
+    ),
+    Peer(
+        "vmware-go-kcl's rows",
         "pypi:moto",
         "its requests, made from its source, on a double of DynamoDB",
-        "workers of both kinds on one table",
+        "rows, claims, what it overwrites",
         (f"{_LEASING}/vmware_go",),
     ),
 )
@@ -127,7 +173,7 @@ class Result:
 
     passed: int = 0
     failed: int = 0
-    absent: str = ""
+    missing: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -135,8 +181,8 @@ class Result:
         return self.passed > 0 and not self.failed
 
     def __str__(self) -> str:
-        if self.absent:
-            return f"absent: {self.absent}"
+        if self.missing:
+            return f"not run: {self.missing}"
         return f"{self.passed} passed" + (f", **{self.failed} failed**" if self.failed else "")
 
 
@@ -144,7 +190,7 @@ def tried(peer: Peer) -> Result:
     """Run a peer's tests."""
     missing = [each for each in peer.programs if shutil.which(each) is None]
     if missing:
-        return Result(absent=f"no program {', '.join(missing)} on PATH")
+        return Result(missing=f"needs {', '.join(missing)} on PATH")
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", *peer.tests, f"--junitxml={report}"]
@@ -152,7 +198,7 @@ def tried(peer: Peer) -> Result:
             command, cwd=REPOSITORY, stdout=sys.stderr, timeout=_TRIED_SECONDS_MAX, check=False
         )
         if not report.exists():
-            return Result(failed=1, absent=f"pytest ended with {done.returncode}")
+            return Result(failed=1, missing=f"pytest ended with {done.returncode}")
         return result_of(report.read_text())
 
 

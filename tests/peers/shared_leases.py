@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 import signal
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -129,6 +129,7 @@ class SharedLeases:
     """What our worker processed."""
     theirs: list[Theirs] = field(default_factory=list)
     table: str = "leases"
+    ending: bool = False
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def start_theirs(self) -> Theirs:
@@ -177,9 +178,9 @@ class SharedLeases:
         }
 
     async def publish(self) -> None:
-        """Publish numbered messages to all shards, until cancelled."""
+        """Publish numbered messages to all shards, until it is told to end."""
         random = Random(1)
-        while True:
+        while not self.ending:
             await self.stream.put("k", [self.published], hash_key=random.randrange(HASH_END))
             self.published += 1
             await asyncio.sleep(_PUBLISH_SECONDS)
@@ -201,7 +202,8 @@ class SharedLeases:
         await eventually(lambda: len(self.numbers) >= before + SHARDS, timeout_seconds=WAIT_SECONDS)
 
     async def everything_was_seen(self) -> None:
-        """Wait until each message was processed by somebody."""
+        """Publish no more, and wait until each message was processed by somebody."""
+        self.ending = True
 
         def seen() -> bool:
             assert self.missing() == set()
@@ -210,13 +212,14 @@ class SharedLeases:
         await eventually(seen, timeout_seconds=WAIT_SECONDS, interval_seconds=0.5)
 
     def told(self) -> str:
-        """Return who processed how many, and how many were processed more than once."""
-        all_of_them = Counter(self.numbers)
-        for each in self.theirs:
-            all_of_them.update(each.numbers)
-        twice = sum(count > 1 for count in all_of_them.values())
-        theirs = [len(each.numbers) for each in self.theirs]
-        return f"ours {len(self.numbers)}, theirs {theirs}, {twice} more than once"
+        """Return who processed how many, and how many of them were processed by two, or twice."""
+        numbers = {"ours": self.numbers} | {each.name: each.numbers for each in self.theirs}
+        counts = [f"{name} {len(found)}" for name, found in numbers.items()]
+        for name, found in numbers.items():
+            counts.append(f"{name} twice {len(found) - len(set(found))}")
+        for (name, found), (other, seen) in combinations(numbers.items(), 2):
+            counts.append(f"{name} and {other} {len(set(found) & set(seen))}")
+        return ", ".join(counts)
 
     def missing(self) -> set[int]:
         """Return the messages that nobody processed."""
@@ -232,6 +235,6 @@ async def shared_leases(
     stream = await TestStream(endpoint).create(SHARDS)
     shared = SharedLeases(endpoint, directory, stream, layout, command, steal)
     async with shared._stack, TaskGroup() as group:  # noqa: SLF001 - of this module
-        publishing = group.start_soon(shared.publish(), name="publish")
+        group.start_soon(shared.publish(), name="publish")
         yield shared
-        publishing.cancel()
+        shared.ending = True

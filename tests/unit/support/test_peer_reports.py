@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.peers.__main__ import PEERS, Peer, Result, result_of
+from tests.peers.__main__ import PEERS, Peer, Result, result_of, tried
 from tests.support.documents import REPOSITORY
 
 _CASES = {
@@ -18,7 +18,7 @@ _CASES = {
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_peer_names_its_tests_and_its_version(peer: Peer) -> None:
     """A file that was renamed would leave a row that tries nothing."""
-    assert all((REPOSITORY / path).exists() for path in peer.tests)
+    assert all((REPOSITORY / path.partition("::")[0]).exists() for path in peer.tests)
     assert peer.version()[0].isdigit()
 
 
@@ -36,3 +36,10 @@ def test_result_is_good_only_if_all_of_something_passed(cases: list[str], expect
     found = result_of(f"<testsuites>{''.join(_CASES[each] for each in cases)}</testsuites>")
     assert found == expected
     assert found.is_good == (expected == Result(2))
+
+
+def test_peer_whose_tool_chain_is_missing_was_not_run() -> None:
+    """A night without Go must not say that Gazette's brokers passed."""
+    found = tried(Peer("A peer", "go:a", "real", "all of it", (), ("no-such-program",)))
+    assert str(found) == "not run: needs no-such-program on PATH"
+    assert not found.is_good

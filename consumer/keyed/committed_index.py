@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
+
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.recording import KeyedFrame
 from broadsheet.consumer.keyed.row_index import (
@@ -21,6 +23,7 @@ from broadsheet.consumer.keyed.row_index import (
     all_items,
 )
 from broadsheet.consumer.keyed.state_rows import (
+    LOCAL,
     META,
     STATE,
     TIMERS,
@@ -34,12 +37,10 @@ from broadsheet.journals.message.checkpoint import segments_named
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 from broadsheet.wire.shard_pb2 import Checkpoint
 
-_LOCAL: Final = META + b"\x00"
-"""Names that begin with a zero byte are the index's own; the others are recorded."""
 LOCAL_END: Final = META + b"\x01"
-_NUMBER: Final = _LOCAL + b"number"
-_CHECKPOINT: Final = _LOCAL + b"checkpoint"
-_SEGMENT: Final = _LOCAL + b"segment"
+_NUMBER: Final = LOCAL + b"number"
+_CHECKPOINT: Final = LOCAL + b"checkpoint"
+_SEGMENT: Final = LOCAL + b"segment"
 _STEP: Final = 4096
 
 
@@ -98,8 +99,14 @@ class CommittedIndex:
         self._users = 1
 
     def begin_again(self, frame: KeyedFrame, rows: Rows) -> None:
-        """Take in a frame of files that are read from their beginning; the index is at no commit before `complete`."""
-        self.rows.write({**rows, **entries_of(rows)})
+        """Take in a frame of files that are read from their beginning; the index is at no commit before `complete`.
+
+        Raises:
+            StoreError: a row is none of a keyed store.
+        """
+        with self._reading(frame):
+            changes = {**rows, **entries_of(rows)}
+        self.rows.write(changes)
         self.segments = {**self.segments, **frame.segments}
         if frame.number:
             self._loading = frame.number, frame.checkpoint
@@ -114,12 +121,26 @@ class CommittedIndex:
         self.apply({}, number, checkpoint, self.segments)
 
     def follow(self, frame: KeyedFrame, rows: Rows) -> None:
-        """Take in the commit behind the last one."""
-        # Entries that the former rows asked for would be there until their time, one for each commit.
-        timed = [name for name, row in rows.items() if may_replace_entries(name, row)]
-        former = zip(timed, self.rows.get_many(timed), strict=True) if timed else ()
-        changes = {**rows, **entries_replaced(former), **entries_of(rows)}
+        """Take in the commit behind the last one.
+
+        Raises:
+            StoreError: a row is none of a keyed store, or the index cannot be written.
+        """
+        with self._reading(frame):
+            # Entries that the former rows asked for would be there until their time, one for each commit.
+            timed = [name for name, row in rows.items() if may_replace_entries(name, row)]
+            former = zip(timed, self.rows.get_many(timed), strict=True) if timed else ()
+            changes = {**rows, **entries_replaced(former), **entries_of(rows)}
         self.apply(changes, frame.number, frame.checkpoint, frame.segments)
+
+    @contextmanager
+    def _reading(self, frame: KeyedFrame) -> Iterator[None]:
+        try:
+            yield
+        except (IndexError, ValueError, msgspec.MsgspecError) as error:
+            raise StoreError(
+                self._fqn, f"commit {frame.number} has a row that cannot be read: {error}"
+            ) from error
 
     def apply(
         self, changes: Rows, number: int, checkpoint: bytes, new_segments: Mapping[bytes, bytes]

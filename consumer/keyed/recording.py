@@ -24,7 +24,7 @@ import zstandard
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.row_index import Rows
-from broadsheet.consumer.keyed.state_rows import group_of_row
+from broadsheet.consumer.keyed.state_rows import group_of_row, stranger_among
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.change_files import (
     ChangeFiles,
@@ -323,11 +323,17 @@ class KeyedFiles:
         try:
             if frame.packed:
                 content = zstandard.ZstdDecompressor().decompress(content)
-            return _decode_rows(content)
+            rows = _decode_rows(content)
         except (msgspec.MsgspecError, zstandard.ZstdError) as error:
             raise StoreError(
                 self._fqn, f"{file.name} is damaged: its rows cannot be read: {error}"
             ) from error
+        if (stranger := stranger_among(rows)) is not None:
+            raise self._files.damaged(
+                file.name,
+                f"commit {frame.number} has a row {stranger!r:.80}, which no store records",
+            )
+        return rows
 
 
 def _known(found: Sequence[StoredFile], *, after: int) -> list[StoredFile]:

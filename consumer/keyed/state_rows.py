@@ -24,6 +24,9 @@ from broadsheet.wire.key_range import GROUPS, group_of
 STATE: Final = b"s"
 TIMERS: Final = b"h"
 META: Final = b"m"
+LOCAL: Final = META + b"\x00"
+"""Names that begin with a zero byte are an index's own; the others are recorded."""
+_RECORDED: Final = frozenset((STATE, TIMERS, META))
 DUE: Final = b"t"
 FILED: Final = b"e"
 GROUP_BYTES: Final = 2
@@ -53,6 +56,15 @@ def group_bytes(group: int) -> bytes:
 def group_of_row(name: bytes) -> int | None:
     """Return the group of a recorded row; None: it is of no key."""
     return int.from_bytes(name[1 : 1 + GROUP_BYTES]) if name[:1] in (STATE, TIMERS) else None
+
+
+def stranger_among(rows: Rows) -> bytes | None:
+    """Return a name that is of no family which is recorded, or that an index keeps for itself; None: there is none."""
+    if {name[:1] for name in rows} <= _RECORDED and not any(
+        name[:2] == LOCAL for name in rows if name[:1] == META
+    ):
+        return None
+    return next(name for name in rows if name[:1] not in _RECORDED or name[:2] == LOCAL)
 
 
 def row_prefix(schema_id: bytes) -> bytes:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.recording import RANGES, KeyedFiles, KeyedFrame, new_frame
-from broadsheet.consumer.keyed.row_index import Rows
-from broadsheet.consumer.keyed.state_rows import STATE, group_bytes
+from broadsheet.consumer.keyed.row_index import MemoryIndex, Rows
+from broadsheet.consumer.keyed.state_rows import META, STATE, TIMERS, group_bytes
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.wire.key_range import GROUPS
 
@@ -77,3 +81,41 @@ def test_snapshot_is_read_in_short_pieces_and_is_as_of_its_commit(tmp_path: Path
             else:
                 loaded[name] = value
     assert loaded == index.rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        (b"", b"x", "which no store records"),
+        (b"x\x00\x00key", b"x", "which no store records"),
+        # Of the index alone: which commit it is at, and an entry for a timer that nobody registered.
+        (b"m\x00number", (9).to_bytes(8), "which no store records"),
+        (b"t" + bytes(8) + b"key", b"", "which no store records"),
+        (b"m\x00checkpoint", None, "which no store records"),
+        (STATE + b"\x00\x00key\x00\x01", b"", "cannot be read"),
+        (TIMERS + b"\x00\x00key", b"\xc1", "cannot be read"),
+        (TIMERS + b"\x00\x00key", b"\x91\xa1x", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("has_index", [False, True], ids=["from the beginning", "followed"])
+def test_row_that_no_store_records_is_refused_and_changes_nothing(
+    tmp_path: Path, name: bytes, value: bytes | None, what: str, has_index: bool
+) -> None:
+    """A frame may be whole, and yet of a release that is later, or of somebody who wrote into the log: its rows are
+    not taken for entries of the index, nor for its commit; the error names what it found.
+    """
+    files = KeyedFiles("shard", LocalState(tmp_path))
+    files.check()
+    list(files.load())
+    files.append(new_frame({META + b"times": b"1"}, 1))
+    follower = KeyedFollower("shard", MemoryIndex)
+    if has_index:
+        follower.follow(tmp_path)
+    files.append(new_frame({name: value}, 2))
+    files.close()
+
+    with pytest.raises(StoreError, match=what):
+        follower.follow(tmp_path)
+
+    taken = follower.take()
+    assert (None if taken is None else taken[0].number) == (1 if has_index else None)

@@ -4,6 +4,8 @@
                `split_pause_max_s` are of the longest waits of a row, one of each trial, from when it was due to its
                committed answer; `split_calm_max_s` is the same before the split, `split_s` from its call until the
                new shard serves.
+    merge      the two shards of such a split are merged again while rows come: `merge_pause_p50_s`,
+               `merge_pause_max_s`, `merge_calm_max_s` and `merge_s`, likewise
     speedup    a keyed shard that has --keys keys works off --rows rows, and again once it is split in two, each half on
                a member of its own: `split_speedup` is the ratio of rows a second. Broker and publisher take a part of
                the same processors
@@ -36,6 +38,7 @@ from broadsheet.runtime.interpreter import serve_only
 
 PARTS: Mapping[str, Callable[[Plan], None]] = {
     "split": splits.measure,
+    "merge": splits.measure_merges,
     "speedup": splits.measure_speedup,
     "tables": tables.measure,
     "kafka": kafka.measure,
@@ -50,7 +53,12 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--keys", type=int, default=1_000_000, help="of shards that are split")
-    parser.add_argument("--trials", type=int, default=5, help="of splits, `topics` and `drivers`")
+    parser.add_argument(
+        "--row-bytes", type=int, default=0, help="random bytes of each key of `split` and `merge`"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=5, help="of splits, merges, `topics` and `drivers`"
+    )
     parser.add_argument("--rows", type=int, default=1_000_000, help="that wait")
     parser.add_argument("--seconds", type=float, default=20.0, help="of rows that trickle in")
     options = parser.parse_args()
@@ -61,7 +69,9 @@ def main() -> None:
     # What publishes and times must not stop to look for cycles.
     serve_only()
     load = round(os.getloadavg()[0], 1)
-    plan = Plan(options.keys, options.trials, options.rows, options.seconds, load)
+    plan = Plan(
+        options.keys, options.row_bytes, options.trials, options.rows, options.seconds, load
+    )
     for part in options.parts or PARTS:
         PARTS[part](plan)
 

@@ -14,6 +14,8 @@ class Plan:
 
     keys: int
     """Of a shard that is split."""
+    row_bytes: int
+    """Of each key's state, beside what the application needs."""
     trials: int
     rows: int
     """That wait in a journal."""

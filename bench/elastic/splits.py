@@ -1,17 +1,19 @@
-"""A shard that is split while rows come: how long they wait."""
+"""A shard that is split, and two that are merged, while rows come: how long they wait."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.elastic.app import BYTES_OF_ROW
 from bench.elastic.plan import BENCH, Plan
 from bench.keyed.cluster import DEADLINE_SECONDS, Load, Members, Probes, disk_mib
 from bench.report import Params, emit
@@ -24,6 +26,7 @@ SHARD: Final = "totals"
 MEMBERS: Final = ("life-0", "life-1")
 PROBES_PER_SECOND: Final = 40
 """Few enough that each is answered before the next: a wait is the split's."""
+_LIVE: Final = f"{SHARD}/live"
 _SETTLE_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
 
@@ -32,31 +35,48 @@ _POLL_SECONDS: Final = 0.02
 class _Trial:
     pause_seconds: float
     calm_seconds: float
-    split_seconds: float
+    seconds: float
+    """From the call until the keys have their new owner."""
     state_mib: float
     """On the disk, compressed."""
 
 
 def measure(plan: Plan) -> None:
-    """Print the figures of splits. Of merges: `merge_pause_max_s` belongs here, too."""
+    """Print the figures of splits."""
+    _print_trials("split", _split_under_traffic, plan)
+
+
+def measure_merges(plan: Plan) -> None:
+    """Print the figures of merges."""
+    _print_trials("merge", _merge_under_traffic, plan)
+
+
+def _print_trials(
+    change: str, trial: Callable[[Members, Plan], Awaitable[_Trial]], plan: Plan
+) -> None:
     trials = []
     for _ in range(plan.trials):
-        with _members() as members:
-            trials.append(asyncio.run(_split_under_traffic(members, plan)))
+        with _members(plan.row_bytes) as members:
+            trials.append(asyncio.run(_awaited(trial(members, plan))))
     state = statistics.median(each.state_mib for each in trials)
     params: Params = {
         "keys": plan.keys,
+        "row_bytes": plan.row_bytes,
         "state_bytes": round(state * (1 << 20)),
         "trials": plan.trials,
         "rows_per_s": PROBES_PER_SECOND,
         "load": plan.load,
     }
     pauses = [each.pause_seconds for each in trials]
-    emit(BENCH, "split_pause_p50_s", statistics.median(pauses), "s", **params)
-    emit(BENCH, "split_pause_max_s", max(pauses), "s", **params)
-    emit(BENCH, "split_calm_max_s", max(each.calm_seconds for each in trials), "s", **params)
-    split = statistics.median(each.split_seconds for each in trials)
-    emit(BENCH, "split_s", split, "s", **params)
+    emit(BENCH, f"{change}_pause_p50_s", statistics.median(pauses), "s", **params)
+    emit(BENCH, f"{change}_pause_max_s", max(pauses), "s", **params)
+    emit(BENCH, f"{change}_calm_max_s", max(each.calm_seconds for each in trials), "s", **params)
+    seconds = statistics.median(each.seconds for each in trials)
+    emit(BENCH, f"{change}_s", seconds, "s", **params)
+
+
+async def _awaited(trial: Awaitable[_Trial]) -> _Trial:
+    return await trial
 
 
 def measure_speedup(plan: Plan) -> None:
@@ -139,10 +159,11 @@ async def _are_apart(members: Members, child: str) -> None:
 
 
 @contextmanager
-def _members() -> Iterator[Members]:
+def _members(row_bytes: int = 0) -> Iterator[Members]:
+    os.environ[BYTES_OF_ROW] = str(row_bytes)
     with (
         tempfile.TemporaryDirectory(prefix="elastic-") as directory,
-        Members.running(Path(directory)) as members,
+        Members.running(Path(directory), "bench.elastic.app:create") as members,
     ):
         for name in MEMBERS:
             members.start(name)
@@ -150,24 +171,56 @@ def _members() -> Iterator[Members]:
 
 
 async def _split_under_traffic(members: Members, plan: Plan) -> _Trial:
-    loaded, live = f"{SHARD}/load", f"{SHARD}/live"
-    await members.apply(MEMBERS[0], SHARD, [loaded, live])
+    await _load(members, plan)
+    return await _under_traffic(members, plan, lambda: _split(members))
+
+
+async def _merge_under_traffic(members: Members, plan: Plan) -> _Trial:
+    await _load(members, plan)
+    child = await _split(members)
+    await _is_over(members)
+    await _are_apart(members, child)
+    return await _under_traffic(members, plan, lambda: _merge(members, child))
+
+
+async def _load(members: Members, plan: Plan) -> None:
+    """Have a shard with rows of all keys."""
+    loaded = f"{SHARD}/load"
+    await members.apply(MEMBERS[0], SHARD, [loaded, _LIVE])
     await members.wait_for(MEMBERS[0], SHARD, (ReplicaStatus.PRIMARY,))
     await Load(members, loaded).append(plan.keys)
     await members.read_through(MEMBERS[0], SHARD, loaded)
+
+
+async def _under_traffic(
+    members: Members, plan: Plan, change: Callable[[], Awaitable[object]]
+) -> _Trial:
+    """Return how long rows waited while something is done, and how long before."""
     state_mib = sum(disk_mib(members.directory(name)) for name in MEMBERS)
-    probes = Probes(members, live, keys=plan.keys)
+    probes = Probes(members, _LIVE, keys=plan.keys)
     async with probes.running(PROBES_PER_SECOND, tick_seconds=1 / PROBES_PER_SECOND):
         # The first rows wait for what is only done once.
         calm = time.monotonic() + _SETTLE_SECONDS
         await probes.wait_for(after=calm + _SETTLE_SECONDS)
         begin = time.monotonic()
-        await _split(members)
+        await change()
         served = time.monotonic()
         await probes.wait_for(after=served + _SETTLE_SECONDS)
         pause = probes.latencies(begin, served + _SETTLE_SECONDS / 2)[-1]
         before = probes.latencies(calm, begin)[-1]
     return _Trial(pause, before, served - begin, state_mib)
+
+
+async def _merge(members: Members, child: str) -> None:
+    """Merge a shard and its child; return once the one has the keys of both."""
+    address = members.processes[MEMBERS[0]].wait_until_ready()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with ElasticClient(address) as elastic:
+        await elastic.merge(SHARD, child)
+        while await elastic.merges():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{SHARD} and {child} are not merged")
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _split(members: Members) -> str:

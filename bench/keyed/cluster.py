@@ -53,14 +53,15 @@ class Members:
     """The members of one group, by name."""
 
     of: Brokerage
+    application: str = "bench.keyed.app:create"
     processes: dict[str, EmbeddedMemberProcess] = field(default_factory=dict)
 
     @staticmethod
     @contextmanager
-    def running(directory: Path) -> Iterator[Members]:
+    def running(directory: Path, application: str = "bench.keyed.app:create") -> Iterator[Members]:
         """Start etcd and a broker; end them, and all members, with the block."""
         with Brokerage.running(directory) as brokerage, ExitStack() as ends:
-            members = Members(brokerage)
+            members = Members(brokerage, application)
             ends.callback(members.stop)
             yield members
 
@@ -74,7 +75,7 @@ class Members:
         # Fail-overs are measured one after the other: a shard must not be suspected of killing its members.
         arguments += ["--young-deaths-max", "0"]
         process = EmbeddedMemberProcess(
-            "bench.keyed.app:create", arguments, log_file=self.of.directory / f"{name}.log"
+            self.application, arguments, log_file=self.of.directory / f"{name}.log"
         )
         self.processes[name] = process
         process.wait_until_ready()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from broadsheet.consumer.elastic.family import Ownership, is_fork
 from broadsheet.consumer.elastic.merge_plan import merging_with
-from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import LabelSet
 from broadsheet.wire.key_range import KeyRange, range_labels
@@ -32,7 +33,7 @@ class SplitWish:
     median_group: int = 0
     """First group of the upper half of the load that the parent's primary has measured; 0: none was."""
     child: str = ""
-    """Id of the child; empty: the parent's, and the child's first group."""
+    """Id of the child; empty: the parent's, and the child's first group, with a number if its log is of the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,12 @@ class SplitPlan:
 
 
 def plan_split(
-    parent: ShardSpec, wish: SplitWish, *, ids: Collection[str], members: Sequence[ShardSpec]
+    parent: ShardSpec,
+    wish: SplitWish,
+    *,
+    ids: Collection[str],
+    members: Sequence[ShardSpec],
+    history: Collection[str] = (),
 ) -> SplitPlan:
     """Return the plan of a split.
 
@@ -59,6 +65,8 @@ def plan_split(
         wish: What is asked for.
         ids: Of all shards.
         members: All shards of the parent's family.
+        history: Recovery logs that hold a part of the parent's state, such as of a shard that it absorbed and once was
+            a fork of. A child that went on in one of them could not be recovered.
 
     Raises:
         ValidationError: it cannot be split so; the error says why.
@@ -77,7 +85,13 @@ def plan_split(
             else f"shard {parent.id} owns one group of keys, {held.owned}, which cannot be divided",
         )
     kept, given = KeyRange(held.owned.begin, at), KeyRange(at, held.owned.end)
-    child_id = wish.child or f"{parent.id}-{at:04x}"
+    child_id = wish.child or _unused_id(f"{parent.id}-{at:04x}", parent, history)
+    if _log_of(parent, child_id) in history:
+        raise ValidationError(
+            "child",
+            f"shard {parent.id} has a part of its state from recovery log {_log_of(parent, child_id)}, which shard "
+            f"{child_id} would continue: name the new shard otherwise",
+        )
     if child_id in ids:
         raise ValidationError(
             "child", f"expected the id of a new shard, but shard {child_id} exists"
@@ -129,6 +143,16 @@ def _cut_of(owned: KeyRange, median_group: int) -> int:
     if owned.begin < median_group < owned.end:
         return median_group
     return (owned.begin + owned.end) // 2
+
+
+def _log_of(parent: ShardSpec, child_id: str) -> str:
+    return recovery_log_of(ShardSpec(id=child_id, recovery_log_prefix=parent.recovery_log_prefix))
+
+
+def _unused_id(wanted: str, parent: ShardSpec, history: Collection[str]) -> str:
+    """Return an id whose recovery log is in no part of a history."""
+    numbered = itertools.chain((wanted,), (f"{wanted}-{number}" for number in itertools.count(2)))
+    return next(each for each in numbered if _log_of(parent, each) not in history)
 
 
 def _check_parent(parent: ShardSpec, members: Sequence[ShardSpec]) -> None:

@@ -105,6 +105,13 @@ def recovery_log_of(spec: ShardSpec) -> str:
     return f"{spec.recovery_log_prefix}/{spec.id}" if has_recovery_log(spec) else ""
 
 
+def history_of(hints: FSMHints) -> frozenset[str]:
+    """Return the logs that hold a part of what hints lead to: more than one of a shard that began as another's fork."""
+    return frozenset(
+        segment.log or hints.log for node in hints.live_nodes for segment in node.segments
+    )
+
+
 def primary_hints_key(spec: ShardSpec) -> bytes:
     """Return the key of the primary hints."""
     return f"{spec.hint_prefix}/{spec.id}.primary".encode()

@@ -31,14 +31,12 @@ from broadsheet.consumer.elastic.flip import (
     cancel_txn,
 )
 from broadsheet.consumer.elastic.fork import (
-    ForkHold,
     ForkRecord,
     decode_fork,
     forks_prefix,
 )
 from broadsheet.consumer.elastic.merge import (
     MergeRecord,
-    absorbed_mark,
     decode_merge,
     merges_prefix,
 )
@@ -46,7 +44,8 @@ from broadsheet.consumer.elastic.merge_plan import MergePlan, plan_merge
 from broadsheet.consumer.elastic.progress import merge_progress, split_progress
 from broadsheet.consumer.elastic.split_plan import SplitPlan, SplitWish, plan_split
 from broadsheet.consumer.errors import ShardNotFoundError, SplitConflictError, SplitDelayedError
-from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.consumer.recoverylog.hints import history_of, recovery_log_of
 from broadsheet.consumer.registry.key_space import (
     PRIMARY_SLOT,
     is_visible,
@@ -57,7 +56,7 @@ from broadsheet.consumer.resolver.resolver import LocalMember, Peers
 from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.stored_shards import StoredShards
-from broadsheet.consumer.shard.holding import HoldOrder
+from broadsheet.consumer.shard.holding import order_of
 from broadsheet.consumer.shard.primary import indivisible
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
@@ -154,6 +153,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             ),
             ids=self._key_space.items.keys(),
             members=self._families.members_of(family),
+            history=await self._history_of(parent),
         )
         if not is_visible(plan.child, allowed.selector):
             raise NotAuthorizedError(
@@ -352,23 +352,12 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             await self._key_space.read_back(request.child_revision)
         item = self._key_space.items.get(ItemId(request.child))
         child = ShardSpec() if item is None else _spec_of(item.kv.value)
-        is_merge = absorbed_by(child) == request.parent
-        if not is_merge and value_of(child.labels, FORK_OF) != request.parent:
-            raise SplitDelayedError(
-                f"shard {request.child} is no fork of {request.parent}, and does not absorb it"
-            )
         fqn = self._keys.item(ItemId(request.child)).decode()
+        order = order_of(request, child, fqn)
         shard = self._local_shards.shards.get(ItemId(request.parent))
         if shard is None or not shard.primary:
             raise SplitDelayedError(f"shard {request.parent} has no primary here")
-        held = await shard.prepare_fork(
-            HoldOrder(
-                ForkHold(child=request.child, attempt=request.attempt),
-                mark_content=absorbed_mark(fqn) if is_merge else fqn,
-                child_revision=request.child_revision,
-                read_through=dict(request.read_through) if is_merge else None,
-            )
-        )
+        held = await shard.prepare_fork(order)
         return PrepareForkResponse(
             assignment_key=held.assignment.key,
             assignment_create_revision=held.assignment.create_revision,
@@ -381,6 +370,10 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         if spec is None or not is_visible(spec, allowed.selector):
             raise ShardNotFoundError(shard_id)
         return spec, found[0].mod_revision
+
+    async def _history_of(self, parent: ShardSpec) -> frozenset[str]:
+        hints = (await fetch_hints(self._etcd, parent)).primary
+        return frozenset() if hints is None else history_of(hints)
 
     async def _require_log(self, child: ShardSpec) -> None:
         log = recovery_log_of(child)

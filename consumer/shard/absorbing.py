@@ -36,7 +36,8 @@ from broadsheet.consumer.elastic.flip import (
     merge_progress_txn,
 )
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, mark_of
-from broadsheet.consumer.elastic.merge import MergePhase, decode_merge, merge_key
+from broadsheet.consumer.elastic.merge import MergePhase, MergeRecord, decode_merge, merge_key
+from broadsheet.consumer.elastic.progress import merge_progress
 from broadsheet.consumer.errors import AssignmentLostError, ShardStoppedError, SplitDelayedError
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.shard.environment import ShardEnvironment
@@ -56,6 +57,7 @@ from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 from broadsheet.wire.key_range import KeyRange, key_range_of
+from broadsheet.wire.progress_pb2 import Progress
 from broadsheet.wire.shard_pb2 import ShardSpec
 
 ASK_SECONDS = 5.0
@@ -154,6 +156,16 @@ class Absorbing:
         self._rows: TakenRows | None = None
         self._rate = 0.0
         """Rows taken in a second, smoothed."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the merge is, rows of the other shard; None: none is under way."""
+        absorbed = absorbed_by(self._shard.spec)
+        if self._rows is None or not absorbed:
+            return None
+        return merge_progress(
+            self._shard.id, self._told(MergeRecord(absorbed=absorbed, begin=0, end=0))
+        )
 
     def on_spec_changed(self) -> None:
         """Look whether a merge was begun, cancelled or committed."""
@@ -288,6 +300,7 @@ class Absorbing:
         self, store: AbsorbingStore, rows: TakenRows, recovery: Recovery, absorbed: str
     ) -> None:
         """Have both shards stand at one place, commit the merge, and go on; with the same keys if that fails."""
+        await self._transactions.standstill.acquire()
         self._phase, self._reason = MergePhase.HOLDING, ""
         attempt = self._environment.random_bytes(ATTEMPT_BYTES).hex()
         hold = ForkHold(child=self._shard.id, attempt=attempt)
@@ -304,6 +317,7 @@ class Absorbing:
             await self._transactions.on_worker(store.stop_absorbing)
         self._transactions.unbound()
         self._transactions.go_on()
+        self._transactions.standstill.release()
         if failure is not None:
             raise failure
 
@@ -425,8 +439,19 @@ class Absorbing:
         kv = await self._record()
         if kv is None:
             return
-        record, rows = decode_merge(kv.value), self._rows
-        after = msgspec.structs.replace(
+        record = decode_merge(kv.value)
+        after = self._told(record)
+        if after == record:
+            return
+        checkpoint = merge_progress_txn(
+            self._shard.id, kv, after, HeldKey.of(self._shard.assignment.kv)
+        )
+        await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
+
+    def _told(self, record: MergeRecord) -> MergeRecord:
+        """Return a record with what is known here."""
+        rows = self._rows
+        return msgspec.structs.replace(
             record,
             phase=self._phase,
             reason=self._reason,
@@ -434,12 +459,6 @@ class Absorbing:
             left_rows=record.left_rows if rows is None else rows.left_rows(),
             rate=round(self._rate, 1),
         )
-        if after == record:
-            return
-        checkpoint = merge_progress_txn(
-            self._shard.id, kv, after, HeldKey.of(self._shard.assignment.kv)
-        )
-        await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
 
     async def _record(self) -> KeyValue | None:
         key = merge_key(self._environment.keys.root, self._shard.id)

@@ -12,7 +12,6 @@ begins with the parent's log once more.
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 import structlog
@@ -185,11 +184,12 @@ class Forking:
         recovery = self._recovery
         if recovery.follower is None:
             return True
-        began = time.monotonic()
+        clock = self._environment.clock
+        began = clock.monotonic_seconds()
         if await recovery.follow_through() is None:
             # It failed, and the store is to make all; or nothing was shown to it yet, or playing is over.
             return recovery.is_followed
-        return time.monotonic() - began <= BEHIND_SECONDS_MAX
+        return clock.monotonic_seconds() - began <= BEHIND_SECONDS_MAX
 
     async def _own_spec(self) -> tuple[ShardSpec, int]:
         try:

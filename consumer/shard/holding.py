@@ -24,16 +24,20 @@ import structlog
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import TxnCheckpoint
-from broadsheet.consumer.elastic.family import is_of_family
+from broadsheet.consumer.elastic.family import absorbed_by, is_of_family
 from broadsheet.consumer.elastic.flip import HeldKey, Rest, hold_txn, release_txn
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key, mark_of
+from broadsheet.consumer.elastic.merge import absorbed_mark
 from broadsheet.consumer.errors import AssignmentLostError, SplitDelayedError
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.input_queue import InputBound
 from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.runtime.backoff import Backoff
+from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 from broadsheet.wire.key_range import key_range_of
+from broadsheet.wire.labels import FORK_OF, value_of
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 HOLD_SECONDS = 2.0
 """How long a parent rests for a child that does not commit the fork."""
@@ -59,8 +63,35 @@ class HoldOrder:
     )
 
 
+def order_of(request: PrepareForkRequest, asking: ShardSpec, fqn: str) -> HoldOrder:
+    """Return what a request asks of a primary.
+
+    Args:
+        request: Of the shard that takes over keys.
+        asking: That shard's spec, which must be as new as the request says.
+        fqn: Its full name.
+
+    Raises:
+        SplitDelayedError: it takes over no keys of this primary's shard.
+    """
+    is_merge = absorbed_by(asking) == request.parent
+    if not is_merge and value_of(asking.labels, FORK_OF) != request.parent:
+        raise SplitDelayedError(
+            f"shard {request.child} is no fork of {request.parent}, and does not absorb it"
+        )
+    return HoldOrder(
+        ForkHold(child=request.child, attempt=request.attempt),
+        mark_content=absorbed_mark(fqn) if is_merge else fqn,
+        child_revision=request.child_revision,
+        read_through=dict(request.read_through) if is_merge else None,
+    )
+
+
 class RestingTransactions(Protocol):
     """The transactions of an attempt, as far as they rest and go on."""
+
+    standstill: asyncio.Lock
+    """Held by who ends input or has transactions rest, until they go on again: nobody else may have them do so."""
 
     def rest(self) -> asyncio.Event:
         """Have no transaction begin; return what is set once all is durable and acknowledged."""
@@ -122,7 +153,7 @@ class ForkHolding:
             SplitDelayedError: not now; the error says why.
             ServiceError: the log cannot be written, or etcd does not answer.
         """
-        if not self._idle.is_set():
+        if not self._idle.is_set() or self._transactions.standstill.locked():
             raise SplitDelayedError(f"shard {self._shard.id} rests for another attempt")
         self._idle.clear()
         self._orders.put_nowait(order)
@@ -165,12 +196,14 @@ class ForkHolding:
 
     async def _rest(self, order: HoldOrder) -> None:
         try:
+            await self._transactions.standstill.acquire()
             await self.hold(order)
         finally:
             _fail(order, SplitDelayedError(f"shard {self._shard.id} stopped"))
-        # Not if that failed, or was cancelled: whose the keys are is not known then.
+        # Not if that failed, or was cancelled: whose the keys are is not known then, and nobody else may go on either.
         self._transactions.unbound()
         self._transactions.go_on()
+        self._transactions.standstill.release()
 
     async def hold(self, order: HoldOrder) -> None:
         """Rest for an order, answer it, and return once it is decided which keys are ours."""

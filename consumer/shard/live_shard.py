@@ -209,10 +209,11 @@ class LiveShard:
         return self._recovery.progress if self._recovery is not None else None
 
     @property
-    def split(self) -> Progress | None:
-        """How far a split is that this replica takes part in; None: there is none, or it has done its part."""
-        forking = self._forking
-        return self._attempt.purge if forking is None else forking.progress
+    def key_change(self) -> Progress | None:
+        """How far a split or a merge is for which this replica works; None: there is none, or it has done its part."""
+        if self._forking is not None:
+            return self._forking.progress
+        return self._attempt.absorbing.progress or self._attempt.purge
 
     @property
     def store(self) -> Store | None:

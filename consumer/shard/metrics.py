@@ -169,7 +169,7 @@ class OperationProgress(Collector):
         """Return what is left at present. A standby that has caught up has nothing to tell."""
         left = GaugeMetricFamily(
             "broadsheet_shard_operation_left",
-            "What is left of the present phase of a playback or split; NaN: unknown.",
+            "What is left of the present phase of a playback, split or merge; NaN: unknown.",
             labels=("shard", "operation", "phase", "unit"),
         )
         eta = GaugeMetricFamily(

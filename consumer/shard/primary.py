@@ -174,6 +174,8 @@ class PrimaryAttempt:
         """Transactions were asked to rest, also those of the next machine."""
         self._bound: InputBound | None = None
         """Where input ends for now, also that of the next machine."""
+        self.standstill = asyncio.Lock()
+        """Held by who has the transactions rest, or input end."""
         self.holding = ForkHolding(shard, environment, self)
         """Rests the transactions while another shard takes over keys."""
         self.absorbing = Absorbing(shard, environment, self)

@@ -24,6 +24,7 @@ from broadsheet.consumer.elastic.fork import attempt_of_fork
 from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.recoverylog.fence import author_from
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
+from broadsheet.consumer.recoverylog.fsm import live_segments
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -204,6 +205,7 @@ class Recovery:
         The hints end in our own log, and all that they cover is durable.
 
         Raises:
+            HintsError: our log is one of the parent's history, so that the hints would be out of order.
             ServiceError: the parent's log cannot be played, or ours cannot be appended to.
             OSError: as of the disk.
         """
@@ -225,6 +227,8 @@ class Recovery:
         hints, covered = recorder.snapshot_hints()
         await asyncio.wrap_future(taken)
         await asyncio.wrap_future(covered)
+        # What could not be recovered from must not be committed either.
+        live_segments(hints)
         return self._keeper(recovered, recorder, hints), hints
 
     def _keeper(self, recovered: Recovered, recorder: Recorder, hints: FSMHints) -> HintKeeper:

@@ -117,12 +117,13 @@ def _of_standby(shard: LiveShard) -> ReplicaProgress:
 
 
 def operations_of(shard: LiveShard) -> list[Progress]:
-    """Return the longer operations that a replica carries out: the playback of its log, and its part in a split."""
+    """Return the longer operations of a replica: the playback of its log, and its part in a split or a merge."""
     operations = []
     if shard.playback is not None and not (shard.primary and shard.is_ready):
         operations.append(playback_progress(shard.id, shard.playback))
-    if shard.split is not None:
-        operations.append(shard.split)
+    key_change = shard.key_change
+    if key_change is not None:
+        operations.append(key_change)
     return operations
 
 

@@ -1,4 +1,4 @@
-"""A deterministic simulator of families: shards that are split while members die, over the real runtime.
+"""A deterministic simulator of families: shards that are split and merged while members die, over the real runtime.
 
 `simulate(seed)` returns a `FamilyReport`; `python -m broadsheet.testing.families` runs many seeds. docs/simulation.md
 shows what is checked.

@@ -1,4 +1,4 @@
-"""A simulated cluster of a family: shards are split, splits are cancelled, and members die meanwhile."""
+"""A simulated cluster of a family: shards are split and merged, also in vain, and members die meanwhile."""
 
 from __future__ import annotations
 
@@ -9,21 +9,35 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.consumer.application import Application, Shard
-from broadsheet.consumer.elastic.family import Ownership, family_key, is_fork
-from broadsheet.consumer.elastic.flip import Rest, begin_txn, cancel_txn
-from broadsheet.consumer.elastic.fork import ForkHold, forks_prefix, hold_key
+from broadsheet.consumer.elastic.family import Ownership, absorbed_by, family_key, is_fork
+from broadsheet.consumer.elastic.flip import (
+    Rest,
+    begin_merge_txn,
+    begin_txn,
+    cancel_merge_txn,
+    cancel_txn,
+)
+from broadsheet.consumer.elastic.fork import decode_fork, forks_prefix, hold_key
+from broadsheet.consumer.elastic.merge import merges_prefix
+from broadsheet.consumer.elastic.merge_plan import MergePlan, plan_merge
 from broadsheet.consumer.elastic.split_plan import SplitWish, plan_split
 from broadsheet.consumer.errors import SplitDelayedError
-from broadsheet.consumer.recoverylog.hints import recovery_log_of
-from broadsheet.consumer.shard.holding import HoldOrder
-from broadsheet.runtime.errors import EndpointError
+from broadsheet.consumer.recoverylog.hints import (
+    decode_hints,
+    history_of,
+    primary_hints_key,
+    recovery_log_of,
+)
+from broadsheet.consumer.shard.holding import order_of
+from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.testing.allocator.kernel.network import Link
 from broadsheet.testing.allocator.kernel.run import RunContext
 from broadsheet.testing.families.application import DividedKeeper, DividedStore
-from broadsheet.testing.families.family_checker import FamilyChecker, ShardObserver
+from broadsheet.testing.families.family_checker import FamilyChecker, LifeObserver
 from broadsheet.testing.shards.cluster import SHARD, ConsumerCluster, new_journal
 from broadsheet.testing.shards.member import SimulatedConsumer
 from broadsheet.testing.shards.scenario import ShardScenario
@@ -36,7 +50,7 @@ LOST_SHARE: Final = 0.04
 
 
 class FamilyCluster(ConsumerCluster):
-    """The broker, etcd and members of one run, and the operator who splits."""
+    """The broker, etcd and members of one run, and the operator who splits and merges."""
 
     def __init__(
         self,
@@ -57,7 +71,9 @@ class FamilyCluster(ConsumerCluster):
         self._checker = checker
         super().__init__(context, scenario, witness=checker, directory=directory)
         self._surroundings = replace(self._surroundings, new_parents=partial(LinkedParents, self))
-        checker.serving = lambda: [spec for spec, _ in self.specs().values()]
+        checker.serving = lambda: {
+            self.life_of(shard_id): spec for shard_id, (spec, _) in self.specs().items()
+        }
         checker.left_over = self.left_over
         self.peers = Link(Random(f"{context.seed} peers"), self.latency_seconds)
         """Between members."""
@@ -69,6 +85,11 @@ class FamilyCluster(ConsumerCluster):
         """Return the family's specs, each with the revision that wrote it."""
         found = [(ShardSpec.FromString(kv.value), kv) for kv in self.kvs(self.keys.items_prefix)]
         return {spec.id: (spec, kv.mod_revision) for spec, kv in found}
+
+    def life_of(self, shard_id: str) -> str:
+        """Return what names the shard that has an id now among all that ever had it."""
+        created = [kv.create_revision for kv in self.kvs(self.keys.item(ItemId(shard_id)))]
+        return f"{shard_id}@{created[0] if created else 0}"
 
     def shards(self) -> list[ItemId]:
         """Return all shards, forks among them."""
@@ -94,52 +115,100 @@ class FamilyCluster(ConsumerCluster):
     def split(self) -> str | None:
         """Begin a split of a shard; return which, or None if none can be split now."""
         stored = self.specs()
-        forks = [spec for spec, _ in stored.values() if is_fork(spec)]
-        taken = {value_of(spec.labels, FORK_OF) for spec in forks}
-        able = sorted(
-            shard_id
-            for shard_id, (spec, _) in stored.items()
-            if not is_fork(spec) and shard_id not in taken
-        )
-        if not able:
-            return None
-        parent, revision = stored[self.random.choice(able)]
+        members = [spec for spec, _ in stored.values()]
+        parent, revision = stored[self.random.choice(sorted(stored))]
         owned = Ownership.of(parent).owned
         if owned.end - owned.begin < 2:
             return None
-        number = next(each for each in range(2, 99) if f"shard-{each}" not in stored)
+        # Of absorbed shards, too: their logs are there still.
+        number = next(each for each in range(1, 99) if f"shard-{each}" not in stored)
         wish = SplitWish(
             at_group=self.random.randrange(owned.begin + 1, owned.end), child=f"shard-{number}"
         )
-        plan = plan_split(parent, wish, ids=stored, members=forks)
+        try:
+            plan = plan_split(
+                parent, wish, ids=stored, members=members, history=self._history_of(parent)
+            )
+        except ValidationError:
+            return None
         log = recovery_log_of(plan.child)
         if log not in self.broker.journals:
             self.broker.create(new_journal(log, CONTENT_TYPE_RECOVERY_LOG))
-        family = family_key(self.keys.root, Ownership.of(parent).family)
-        begun = begin_txn(
-            plan,
-            self.keys,
-            parent_revision=revision,
-            family_revision=next((kv.mod_revision for kv in self.kvs(family)), 0),
+        self._perform(
+            begin_txn(
+                plan,
+                self.keys,
+                parent_revision=revision,
+                family_revision=self._family_revision(parent),
+            )
         )
-        self._perform(begun)
         return f"{parent.id} at {plan.given.begin} into {plan.child.id}"
 
-    def cancel(self) -> str | None:
-        """Cancel a split; return which, or None if there is none."""
-        forks = [each for each in self.specs().values() if is_fork(each[0])]
-        if not forks:
+    def merge(self) -> str | None:
+        """Begin a merge of two neighbours; return which, or None if none can be merged now."""
+        stored = self.specs()
+        plan = self._merge_plan(stored)
+        if plan is None:
             return None
-        child, revision = self.random.choice(forks)
-        parent = value_of(child.labels, FORK_OF)
-        self._perform(cancel_txn(child, revision, parent, self.keys))
-        return f"{child.id} of {parent}"
+        survivor, absorbed = plan.survivor.id, plan.absorbed.id
+        self._perform(
+            begin_merge_txn(
+                plan,
+                self.keys,
+                survivor_revision=stored[survivor][1],
+                absorbed_revision=stored[absorbed][1],
+                family_revision=self._family_revision(plan.survivor),
+            )
+        )
+        return f"{absorbed} into {survivor}"
+
+    def cancel(self) -> str | None:
+        """Cancel a split or a merge; return which, or None if there is none."""
+        under_way = [
+            each for each in self.specs().values() if is_fork(each[0]) or absorbed_by(each[0])
+        ]
+        if not under_way:
+            return None
+        spec, revision = self.random.choice(under_way)
+        if absorbed_by(spec):
+            self._perform(cancel_merge_txn(spec, revision, self.keys))
+            return f"{absorbed_by(spec)} into {spec.id}"
+        parent = value_of(spec.labels, FORK_OF)
+        self._perform(cancel_txn(spec, revision, parent, self.keys))
+        return f"{spec.id} of {parent}"
 
     def left_over(self) -> list[str]:
-        """Return what is in etcd of splits, in words."""
+        """Return what is in etcd of splits and merges, in words."""
         root = self.keys.root
-        prefixes = (forks_prefix(root), hold_key(root, ""))
+        prefixes = (forks_prefix(root), merges_prefix(root), hold_key(root, ""))
         return [f"etcd has {kv.key!r}" for prefix in prefixes for kv in self.kvs(prefix)]
+
+    def _merge_plan(self, stored: dict[str, tuple[ShardSpec, int]]) -> MergePlan | None:
+        specs = [spec for spec, _ in stored.values()]
+        prefix = forks_prefix(self.keys.root)
+        splitting = [
+            shard_id
+            for kv in self.kvs(prefix)
+            for shard_id in (kv.key[len(prefix) :].decode(), decode_fork(kv.value).parent)
+        ]
+        for first in self.random.sample(specs, len(specs)):
+            for second in specs:
+                survivor = self.random.choice((first.id, second.id))
+                try:
+                    return plan_merge(
+                        first, second, survivor=survivor, others=specs, splitting=splitting
+                    )
+                except ValidationError:
+                    continue
+        return None
+
+    def _history_of(self, parent: ShardSpec) -> frozenset[str]:
+        hints = [decode_hints(kv.value) for kv in self.kvs(primary_hints_key(parent))]
+        return frozenset(log for each in hints for log in history_of(each))
+
+    def _family_revision(self, spec: ShardSpec) -> int:
+        key = family_key(self.keys.root, Ownership.of(spec).family)
+        return next((kv.mod_revision for kv in self.kvs(key)), 0)
 
     def shut_down(self) -> None:
         """End the run: requests between members that are on their way are lost."""
@@ -169,9 +238,7 @@ class FamilyCluster(ConsumerCluster):
 
         async def handle() -> None:
             try:
-                held = await _prepared(
-                    self.keys.item(ItemId(request.child)).decode(), request, target
-                )
+                held = await _prepared(self.keys, request, target)
             except Exception as error:  # the caller's
                 delayed = SplitDelayedError(f"{target.member_id}: {error}")
                 self.peers.carry(lambda: None if answer.done() else answer.set_exception(delayed))
@@ -189,16 +256,18 @@ class FamilyCluster(ConsumerCluster):
         return DividedKeeper(self._open_divided, self._checker, self)
 
     def _open_divided(self, shard: Shard) -> DividedStore:
+        life = self.life_of(shard.id)
         return DividedStore(
             shard,
-            observer=ShardObserver(self._checker, shard.id),
+            life,
+            observer=LifeObserver(self._checker, life),
             witness=self._checker,
             piecewise=self.piecewise,
         )
 
 
 class LinkedParents:
-    """Reaches the primaries of parents for one member; implements `ParentCaller`."""
+    """Reaches the primaries that are to rest for one member; implements `ParentCaller`."""
 
     def __init__(self, cluster: FamilyCluster, member_id: MemberId) -> None:
         """Keep the arguments; no call is made yet.
@@ -217,19 +286,23 @@ class LinkedParents:
         for assignment in key_space.assignments_of(ItemId(request.parent)):
             if assignment.slot == 0:
                 target = self._cluster.by_id(assignment.member_id)
-                async with asyncio.timeout(timeout_seconds):
-                    return await self._cluster.serve(request, target)
+                try:
+                    async with asyncio.timeout(timeout_seconds):
+                        return await self._cluster.serve(request, target)
+                except TimeoutError as error:
+                    raise SplitDelayedError(f"{target.member_id} does not answer") from error
         raise EndpointError(request.parent, "it has no primary now")
 
 
-async def _prepared(child_fqn: str, request: PrepareForkRequest, target: SimulatedConsumer) -> Rest:
+async def _prepared(keys: Keys, request: PrepareForkRequest, target: SimulatedConsumer) -> Rest:
     """Do what the service of a member does."""
     assert target.key_space is not None, "it runs"
     await target.key_space.wait_for_revision(request.child_revision)
+    child = ItemId(request.child)
+    item = target.key_space.items.get(child)
+    asking = ShardSpec() if item is None else ShardSpec.FromString(item.kv.value)
+    order = order_of(request, asking, keys.item(child).decode())
     for shard in reversed(target.shards):
         if shard.id == request.parent:
-            hold = ForkHold(child=request.child, attempt=request.attempt)
-            return await shard.prepare_fork(
-                HoldOrder(hold, mark_content=child_fqn, child_revision=request.child_revision)
-            )
+            return await shard.prepare_fork(order)
     raise SplitDelayedError(f"shard {request.parent} has no primary here")

@@ -1,11 +1,12 @@
-"""Runs of a simulated family: shards are split under faults, above all at the steps of a split."""
+"""Runs of a simulated family: shards are split and merged under faults, above all at the steps of that."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -13,7 +14,9 @@ from typing import Final
 
 from broadsheet.allocator.etcd.api import KeyPut
 from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.elastic.family import absorbed_by
 from broadsheet.consumer.elastic.fork import hold_key
+from broadsheet.consumer.elastic.merge import merges_prefix
 from broadsheet.testing.allocator.kernel.command import Family
 from broadsheet.testing.allocator.kernel.run import (
     IntRange,
@@ -43,20 +46,36 @@ _FAULTS: Final[Mapping[ShardFault, float]] = {
 }
 
 
+class Strike(Enum):
+    """What happens to a process at a step of a split or a merge."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    """It goes on later, with everything that it had begun."""
+    ETCD = "etcd"
+    """Its messages to and from etcd are lost or late, for a while."""
+    JOURNALS = "journals"
+    """Those to and from the broker are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyScenario(ShardScenario):
     """A family of runs, from which a seed selects one."""
 
     recorded: float = 1.0
     faults: Mapping[ShardFault, float] = field(default_factory=lambda: _FAULTS)
-    steps: IntRange = (4, 10)
+    steps: IntRange = (6, 14)
     shards_max: int = 3
-    split_seconds: Range = (0.2, 4.0)
+    split_seconds: Range = (0.2, 3.0)
     """Time between two looks of the operator."""
+    merged: float = 0.6
+    """Share of looks at which two shards are merged rather than one split, if there are two."""
     cancelled: float = 0.08
-    """Share of looks at a pending split at which it is cancelled."""
+    """Share of looks at a pending split or merge at which it is cancelled."""
     struck: float = 0.35
-    """Share of steps of splits at which a process stops, for good or for a while, or loses messages."""
+    """Share of steps of splits and merges at which a process stops, for good or for a while, or loses messages."""
+    strikes: Sequence[Strike] = tuple(Strike)
+    """Of which one is drawn."""
     settle_seconds_max: float = 600.0
 
 
@@ -66,10 +85,12 @@ class FamilyReport(ShardReport):
 
     forks: int
     """Number of splits that were committed."""
+    merges: int
+    """Number of merges that were committed."""
 
     def summary(self) -> str:
         """Return what a good run did, in one line."""
-        return f"{self.forks} splits, {ShardReport.summary(self)}"
+        return f"{self.forks} splits, {self.merges} merges, {ShardReport.summary(self)}"
 
 
 def simulate(
@@ -95,12 +116,12 @@ def families(scenario: FamilyScenario | None = None) -> Family[FamilyScenario]:
 
 
 class FamilySimulation(ShardSimulation):
-    """A family, its faults, the operator who splits it, and the checkers of its history."""
+    """A family, its faults, the operator who splits and merges its shards, and the checkers of its history."""
 
     def __init__(self, scenario: FamilyScenario, directory: Path, context: RunContext) -> None:
         self._operator = Random(f"{context.seed} operator")
         self._bounds = scenario
-        self._splitting: asyncio.Task[None] | None = None
+        self._operating: asyncio.Task[None] | None = None
         super().__init__(scenario, directory, context)
 
     def new_witness(self) -> HistoryChecker:
@@ -123,15 +144,15 @@ class FamilySimulation(ShardSimulation):
         return FamilyFaults(self._family, self._bounds)
 
     def begin(self) -> None:
-        """Start to assign shards, to write their inputs, and to split them."""
+        """Start to assign shards, to write their inputs, and to split and merge them."""
         super().begin()
-        self._splitting = self._context.group.start_soon(self._split(), name="split")
+        self._operating = self._context.group.start_soon(self._operate(), name="operate")
 
     async def calm(self) -> None:
         """End the operator's part, and the writing of inputs."""
-        assert self._splitting is not None, "the run has begun"
-        self._splitting.cancel()
-        await asyncio.wait([self._splitting])
+        assert self._operating is not None, "the run has begun"
+        self._operating.cancel()
+        await asyncio.wait([self._operating])
         self._family.peers.heal(self._family.latency_seconds)
         await super().calm()
 
@@ -143,14 +164,17 @@ class FamilySimulation(ShardSimulation):
             commits=checker.commits,
             restores=checker.restores,
             forks=checker.forks,
+            merges=checker.merges,
         )
 
-    async def _split(self) -> None:
+    async def _operate(self) -> None:
         chance, bounds = self._operator, self._bounds
         while True:
             await asyncio.sleep(chance.uniform(*bounds.split_seconds))
             if chance.random() < bounds.cancelled and (what := self._family.cancel()):
                 self._context.trace.add(f"cancel: {what}")
+            elif chance.random() < bounds.merged and (what := self._family.merge()):
+                self._context.trace.add(f"merge: {what}")
             elif len(self._family.specs()) < bounds.shards_max and (what := self._family.split()):
                 self._context.trace.add(f"split: {what}")
 
@@ -165,7 +189,7 @@ class FamilySimulation(ShardSimulation):
 
 
 class FamilyFaults(ShardFaults):
-    """The faults of shards, and strikes at the steps of splits."""
+    """The faults of shards, and strikes at the steps of splits and merges."""
 
     def __init__(self, cluster: FamilyCluster, scenario: FamilyScenario) -> None:
         super().__init__(cluster)
@@ -174,41 +198,62 @@ class FamilyFaults(ShardFaults):
         self._strikes = Random(f"{cluster.seed} strikes")
         self._calm = False
 
+    def target(self) -> ItemId:
+        """Return any shard."""
+        return self.random.choice(self._family.shards())
+
     def end(self) -> None:
         """End all passing faults; from now on only members act."""
         self._calm = True
         super().end()
 
     def on_keys(self, keys: list[bytes]) -> None:
-        """Strike perhaps, because a split has taken a step in etcd: its begin, its hold, its flip, its end."""
-        holds = hold_key(self._family.keys.root, "")
-        parents = [key[len(holds) :].decode() for key in keys if key.startswith(holds)]
-        if self._calm or not parents or self._strikes.random() >= self._scenario.struck:
+        """Strike perhaps, because a split or a merge has taken a step in etcd: its begin, hold, flip or end."""
+        if self._calm:
             return
-        stored = self._family.specs()
-        forks = tuple(
-            shard_id
-            for shard_id, (spec, _) in stored.items()
-            if value_of(spec.labels, FORK_OF) == parents[0]
-        )
-        sides = self._strikes.choice(((parents[0],), forks, tuple(stored)))
+        pairs = self._pairs_of(keys)
+        if not pairs or self._strikes.random() >= self._scenario.struck:
+            return
+        resting, taking = pairs[0]
+        sides = self._strikes.choice(((resting,), taking, tuple(self._family.specs())))
         struck = [self._family.primary(ItemId(side)) for side in sides]
         for member in struck:
             if member is not None and not member.killed:
                 self._family.trace.add(f"strike: {member.member_id} {self._strike(member)}")
 
+    def _pairs_of(self, keys: list[bytes]) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the shards that rest, or will, and those that take over their keys."""
+        root = self._family.keys.root
+        holds, merges = hold_key(root, ""), merges_prefix(root)
+        stored = {shard_id: spec for shard_id, (spec, _) in self._family.specs().items()}
+        pairs = []
+        for key in keys:
+            if key.startswith(holds):
+                resting = key[len(holds) :].decode()
+                taking = tuple(
+                    shard_id
+                    for shard_id, spec in stored.items()
+                    if resting in (value_of(spec.labels, FORK_OF), absorbed_by(spec))
+                )
+                pairs.append((resting, taking))
+            elif key.startswith(merges):
+                survivor = key[len(merges) :].decode()
+                absorbed = absorbed_by(stored[survivor]) if survivor in stored else ""
+                pairs.append((absorbed or survivor, (survivor,)))
+        return pairs
+
     def _strike(self, member: SimulatedConsumer) -> str:
         draw = self._strikes
         steps = draw.randint(0, STEP_TASKS_MAX)
-        kind = draw.choice(("kill", "pause", "etcd", "journals"))
-        if kind == "kill":
+        kind = draw.choice(self._scenario.strikes)
+        if kind is Strike.KILL:
             member.kill(after_steps=steps)
             self.later(1.0, member.process.stop)
-        elif kind == "pause":
+        elif kind is Strike.PAUSE:
             member.process.stop_after(steps)
             self.later(draw.uniform(0.5, 6.0), member.resume)
         else:
-            link = member.to_etcd if kind == "etcd" else member.to_journals
+            link = member.to_etcd if kind is Strike.ETCD else member.to_journals
             link.loss, link.late = draw.uniform(0.0, 0.5), draw.uniform(0.0, 0.4)
             self.later(draw.uniform(0.5, 6.0), lambda: link.heal(self._family.latency_seconds))
-        return f"{kind} after {steps} steps"
+        return f"{kind.value} after {steps} steps"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broadsheet.allocator.model import ItemId
 from broadsheet.testing.allocator.kernel.faults import Action, FaultBounds, FaultInjector, mend
 from broadsheet.testing.allocator.kernel.network import Link
-from broadsheet.testing.shards.cluster import ConsumerCluster
+from broadsheet.testing.shards.cluster import SHARD, ConsumerCluster
 from broadsheet.testing.shards.history_checker import LOG
 from broadsheet.testing.shards.member import SimulatedConsumer
 from broadsheet.testing.shards.scenario import ShardFault
@@ -59,6 +60,10 @@ class ShardFaults(FaultInjector[ShardFault, SimulatedConsumer]):
         self._cluster.broker.refuses = Status.OK
         super().end()
 
+    def target(self) -> ItemId:
+        """Return the shard that a fault hits."""
+        return SHARD
+
     def calm(self, member: SimulatedConsumer) -> None:
         """Let a process resume, or die now if it was to die later."""
         if member.killed:
@@ -97,23 +102,26 @@ class ShardFaults(FaultInjector[ShardFault, SimulatedConsumer]):
         return str(member.member_id)
 
     def _hand_over(self) -> str | None:
-        primary = self._cluster.primary()
+        shard = self.target()
+        primary = self._cluster.primary(shard)
         others = [member for member in self._cluster.present() if member is not primary]
         if not others:
             return None
         member = self.random.choice(others)
-        self._cluster.promote(member)
-        return f"to {member.member_id}"
+        self._cluster.promote(member, shard)
+        return f"{shard} to {member.member_id}"
 
     def _reassign(self) -> str | None:
-        member = self._cluster.primary()
+        shard = self.target()
+        member = self._cluster.primary(shard)
         if member is None or member.is_gone:
             return None
-        self._cluster.promote(member)
-        return str(member.member_id)
+        self._cluster.promote(member, shard)
+        return f"{shard} at {member.member_id}"
 
     def _replace(self, member: SimulatedConsumer) -> None:
-        if self._cluster.primary() is member and not member.killed:
+        shards = self._cluster.shards()
+        if not member.killed and any(self._cluster.primary(each) is member for each in shards):
             self._cluster.revoke(member)
 
     # -- links
@@ -186,7 +194,7 @@ class ShardFaults(FaultInjector[ShardFault, SimulatedConsumer]):
     def _victim(self) -> SimulatedConsumer | None:
         """Return a running member, most often the primary."""
         running = self._cluster.alive()
-        primary = self._cluster.primary()
+        primary = self._cluster.primary(self.target())
         if primary in running and self.random.random() < 0.8:
             return primary
         return self.random.choice(running) if running else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.model import ItemId
-from broadsheet.consumer.client import ElasticClient, ShardClient
+from broadsheet.consumer.client import ElasticClient, ShardClient, StateClient
+from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.absorbing import Absorbing
+from broadsheet.consumer.shard.forking import Forking
 from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange, range_labels
 from broadsheet.wire.labels import FAMILY, label_set, union
+from broadsheet.wire.progress_pb2 import ProgressKind
 from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.members import (
@@ -31,11 +35,13 @@ from tests.support.members import (
 )
 from tests.support.recorded_tally import create_logs, recorded
 from tests.support.splitting import (
+    CHILD,
     KEYS,
     SOURCE,
     StandStill,
     application,
     check_merged,
+    check_split,
     ranges,
     traffic,
 )
@@ -260,6 +266,7 @@ async def test_cancelled_merge_leaves_both_with_their_keys(
         async with traffic(producer) as sent:
             await elastic.merge(FIRST, SECOND)
             await eventually(still.reached.is_set)
+            await _tells_how_far_it_is(one, f"{cluster.root}/items/{FIRST}")
             with pytest.raises(ValidationError, match="being merged with"):
                 await elastic.merge(SECOND, FIRST, dry_run=True)
             with pytest.raises(ValidationError, match="being merged with"):
@@ -279,3 +286,83 @@ async def test_cancelled_merge_leaves_both_with_their_keys(
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
         await check_merged(one.resolver, journals, FIRST, sent, end)
+
+
+async def _tells_how_far_it_is(member: Service, fqn: str) -> None:
+    """A merge is told by the survivor's replica and by the metrics: with one number, of rows."""
+    async with StateClient(member.address) as states:
+        replicas = (await states.list_replicas()).replicas
+    (told,) = [each for each in replicas if each.shard == FIRST]
+    (merge,) = [each for each in told.operations if each.kind == ProgressKind.PROGRESS_KIND_MERGE]
+    assert (merge.subject, merge.phase, merge.to_do) == (FIRST, "holding", 0)
+    assert merge.done >= len(KEYS) // 4
+    labels = {"shard": fqn, "operation": "merge", "phase": "holding", "unit": "rows"}
+    assert member.registry.get_sample_value("broadsheet_shard_operation_left", labels) == 0
+
+
+async def test_split_that_begins_while_a_merge_ends_has_its_parent_rest_until_it_is_decided(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The survivor has committed the merge, and has not gone on yet, when a child asks it to rest: the end of the one
+    rest must not end the other, behind whose mark the child owns half of the keys.
+    """
+    await create_logs(journals, FIRST, SECOND)
+    producer = Producer(journals)
+    merges = StandStill(Absorbing, "flip", behind=True)
+    splits = StandStill(Forking, "flip", behind=False)
+
+    async def merging(*args: Any) -> Any:
+        return await merges(*args)
+
+    async def splitting(*args: Any) -> Any:
+        return await splits(*args)
+
+    monkeypatch.setattr(Absorbing, "flip", merging)
+    monkeypatch.setattr(Forking, "flip", splitting)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(*family(cluster)))
+        await wait_for_primaries(client, FIRST, SECOND)
+        async with traffic(producer) as sent:
+            await eventually(lambda: sent.total() > 200)
+            await elastic.merge(FIRST, SECOND)
+            await eventually(merges.reached.is_set)
+            await elastic.split(FIRST, journals, at_group=2048)
+
+            async def asked() -> bool:
+                (split,) = await elastic.splits()
+                return splits.reached.is_set() or "rests for another attempt" in split.reason
+
+            await eventually(asked)
+            merges.released.set()
+            await eventually(splits.reached.is_set)
+            at_split = sent.total()
+            await eventually(lambda: sent.total() > at_split + 200)
+            splits.released.set()
+            await wait_for_primaries(client, CHILD)
+        end = await producer.publish(SOURCE, KEYS)
+        sent.update(KEYS)
+        await check_split([one.resolver], journals, sent, end)
+
+
+async def test_shards_that_never_had_a_row_are_merged(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
+) -> None:
+    """Nothing was ever committed, so that there is no index to take rows from: there are none."""
+    await create_logs(journals, FIRST, SECOND)
+    producer = Producer(journals)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(*family(cluster)))
+        await wait_for_primaries(client, FIRST, SECOND)
+        await elastic.merge(FIRST, SECOND)
+        await merged(elastic)
+        assert await ranges(client) == {FIRST: ALL_KEYS}
+        end = await producer.publish(SOURCE, KEYS)
+        await check_merged(one.resolver, journals, FIRST, Counter(KEYS), end)

@@ -326,3 +326,21 @@ async def test_record_of_a_merge_is_written_by_the_survivors_primary_alone() -> 
     assert await etcd.does(merge_progress_txn(A, kv, after, now))
     assert decode_merge((await etcd.kv(merge_key(KEYS.root, A))).value) == after
     etcd.close()
+
+
+@pytest.mark.parametrize("left_out", range(5))
+async def test_flip_without_one_of_its_comparisons_commits_what_it_must_not(left_out: int) -> None:
+    """Each comparison is needed: without it a change that it watches goes unnoticed."""
+    etcd = await Etcd().begin()
+    assert await etcd.does(await etcd.hold())
+    flip = await etcd.flip()
+    compares = [each for number, each in enumerate(flip.compares) if number != left_out]
+    without = TxnCheckpoint(tuple(compares), flip.operations)
+    changed = flip.compares[left_out].key
+    value = (await etcd.kv(changed)).value
+    assert await etcd.does(TxnCheckpoint((), (Delete(changed),)))
+    assert await etcd.does(TxnCheckpoint((), (Put(changed, value + b" "),)))
+
+    assert not await etcd.does(flip)
+    assert await etcd.does(without)
+    etcd.close()

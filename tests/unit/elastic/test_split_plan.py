@@ -316,3 +316,37 @@ async def test_record_of_a_split_goes_once_both_shards_have_removed_foreign_rows
         )
     assert not await etcd.has(key)
     etcd.close()
+
+
+def test_child_does_not_continue_a_log_of_its_parents_history() -> None:
+    """A shard that absorbed the one it was once a fork of has state in that one's log: a child of the same id would
+    record behind what it is to be recovered from.
+    """
+    history = ["logs/shard-1", "logs/shard-1-0800", "logs/shard-1-0800-2"]
+
+    def planned(child: str = "") -> str:
+        wish = SplitWish(at_group=0x800, child=child)
+        return plan_split(_parent(), wish, ids={PARENT}, members=(), history=history).child.id
+
+    assert planned() == "shard-1-0800-3"
+    assert planned("another") == "another"
+    with pytest.raises(ValidationError, match="from recovery log logs/shard-1-0800, which"):
+        planned("shard-1-0800")
+
+
+@pytest.mark.parametrize("left_out", range(5))
+async def test_flip_without_one_of_its_comparisons_commits_what_it_must_not(left_out: int) -> None:
+    """Each comparison is needed: without it a change that it watches goes unnoticed."""
+    etcd = await Etcd().begin()
+    assert await etcd.does(await etcd.hold())
+    flip = await etcd.flip()
+    compares = [each for number, each in enumerate(flip.compares) if number != left_out]
+    without = TxnCheckpoint(tuple(compares), flip.operations)
+    changed = flip.compares[left_out].key
+    value = (await etcd.kv(changed)).value
+    assert await etcd.does(TxnCheckpoint((), (Delete(changed),)))
+    assert await etcd.does(TxnCheckpoint((), (Put(changed, value + b" "),)))
+
+    assert not await etcd.does(flip)
+    assert await etcd.does(without)
+    etcd.close()

@@ -10,9 +10,12 @@ processing does not stop while a successor starts.
 A promotion appears as a *new* assignment key (the slot is part of the key) with a lower slot. Every other new key, that
 is any other create revision, is another life of the replica: the old one ends and a new one starts.
 
-    running \ assigned     absent   same key   lower slot   other key, slot not lower
-    absent                 -        -          -            Start
-    running                Stop     Update     Promote      Replace
+    running \ assigned     absent   same key   lower slot   other key, slot not lower   spec deleted and made again
+    absent                 -        -          -            Start                       Start
+    running                Stop     Update     Promote      Replace                     Replace
+
+An assignment may outlive the spec for which it was made, until the leader deletes it. If another shard has the id by
+then, a replica of the old one must not go on as one of the new one: they do not share a history.
 
 Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas), consumer/shard.go (transition);
 that a new life waits is ours.
@@ -51,6 +54,8 @@ class Replica:
 
     slot: int
     create_revision: int
+    spec_create_revision: int
+    """That created the shard: a later shard may have its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,8 @@ class Replace:
     """Stop the running replica and start a new one."""
 
     assigned: Assigned
+    is_other_shard: bool = False
+    """The running one is of a shard that was deleted, which has no successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,8 @@ def diff(
 def _instruction(running: Replica | None, assigned: Assigned) -> Instruction:
     if running is None:
         return Start(assigned)
+    if assigned.item.kv.create_revision != running.spec_create_revision:
+        return Replace(assigned, is_other_shard=True)
     if assigned.assignment.slot < running.slot:
         return Promote(assigned)
     if assigned.assignment.kv.create_revision == running.create_revision:
@@ -166,6 +175,8 @@ class LocalShards:
         self._new_shard = new_shard
         self._group = group
         self._shards: dict[ItemId, LiveShard] = {}
+        self._created: dict[ItemId, int] = {}
+        """Create revisions of their specs."""
         self._assigned: set[ItemId] = set()
         """Items of which this member has an assignment, whether or not it has seen their specs."""
         self._teardowns: dict[ItemId, asyncio.Task[None]] = {}
@@ -195,7 +206,11 @@ class LocalShards:
             chain.from_iterable(assignments_of(item_id) for item_id in changed),
         )
         running = {
-            item_id: Replica(shard.assignment.slot, shard.assignment.kv.create_revision)
+            item_id: Replica(
+                shard.assignment.slot,
+                shard.assignment.kv.create_revision,
+                self._created[item_id],
+            )
             for item_id in changed
             if (shard := self._shards.get(item_id)) is not None
         }
@@ -206,8 +221,11 @@ class LocalShards:
                 case ShardUpdate(target) | Promote(target):
                     shard = self._shards[target.item.item_id]
                     shard.on_assignment_changed(spec_of(target.item), target.assignment)
-                case Replace(target):
-                    self._give_way(target.item.item_id)
+                case Replace(target, is_other_shard):
+                    if is_other_shard:
+                        self._stop(target.item.item_id)
+                    else:
+                        self._give_way(target.item.item_id)
                     self._start(target)
                 case Stop(item_id):
                     self._give_way(item_id)
@@ -256,6 +274,7 @@ class LocalShards:
         item_id = target.item.item_id
         shard = self._new_shard(spec_of(target.item), target.assignment)
         self._shards[item_id] = shard
+        self._created[item_id] = target.item.kv.create_revision
         predecessor = self._teardowns.get(item_id)
         _log.info("shard.assigned", shard=item_id, slot=target.assignment.slot)
         if predecessor is None:
@@ -301,6 +320,7 @@ class LocalShards:
 
     def _end(self, item_id: ItemId, stop: Callable[[], Awaitable[None]]) -> None:
         shard = self._shards.pop(item_id)
+        del self._created[item_id]
         if (starting := self._starting.pop(item_id, None)) is not None:
             # It still waits for its predecessor, and must not start any more.
             starting.cancel()

@@ -40,14 +40,14 @@ def assigned(slot: int, create_revision: int, mod_revision: int = 6) -> Assigned
     [
         pytest.param(None, assigned(1, 6), Start, id="new-standby"),
         pytest.param(None, assigned(0, 6), Start, id="new-primary"),
-        pytest.param(Replica(1, 6), assigned(1, 6, 9), ShardUpdate, id="status-written"),
-        pytest.param(Replica(0, 6), assigned(0, 6, 9), ShardUpdate, id="primary-status-written"),
-        pytest.param(Replica(1, 6), assigned(0, 8), Promote, id="promoted"),
-        pytest.param(Replica(2, 6), assigned(1, 8), Promote, id="moved-up"),
-        pytest.param(Replica(1, 6), assigned(1, 8), Replace, id="recreated-standby"),
-        pytest.param(Replica(0, 6), assigned(0, 8), Replace, id="recreated-primary"),
-        pytest.param(Replica(0, 6), assigned(1, 8), Replace, id="demoted-by-recreation"),
-        pytest.param(Replica(1, 6), assigned(2, 8), Replace, id="moved-down"),
+        pytest.param(Replica(1, 6, 5), assigned(1, 6, 9), ShardUpdate, id="status-written"),
+        pytest.param(Replica(0, 6, 5), assigned(0, 6, 9), ShardUpdate, id="primary-status-written"),
+        pytest.param(Replica(1, 6, 5), assigned(0, 8), Promote, id="promoted"),
+        pytest.param(Replica(2, 6, 5), assigned(1, 8), Promote, id="moved-up"),
+        pytest.param(Replica(1, 6, 5), assigned(1, 8), Replace, id="recreated-standby"),
+        pytest.param(Replica(0, 6, 5), assigned(0, 8), Replace, id="recreated-primary"),
+        pytest.param(Replica(0, 6, 5), assigned(1, 8), Replace, id="demoted-by-recreation"),
+        pytest.param(Replica(1, 6, 5), assigned(2, 8), Replace, id="moved-down"),
     ],
 )
 def test_diff_one_shard(
@@ -59,16 +59,24 @@ def test_diff_one_shard(
     assert instructions == (kind(target),)
 
 
+@pytest.mark.parametrize("target", [assigned(1, 6), assigned(0, 8), assigned(1, 8)])
+def test_diff_replica_of_a_deleted_shard_is_not_one_of_a_later_shard_with_its_id(
+    target: Assigned,
+) -> None:
+    """Its assignment may be there yet when a split gives its id to a new shard: promoted, it would serve old state."""
+    assert diff({ID: Replica(1, 6, 4)}, {ID: target}) == (Replace(target, is_other_shard=True),)
+
+
 def test_diff_unassigned_shard_stops() -> None:
     """What is assigned here no more stops."""
-    assert diff({ID: Replica(0, 6)}, {}) == (Stop(ID),)
+    assert diff({ID: Replica(0, 6, 5)}, {}) == (Stop(ID),)
 
 
 def test_diff_settled_state_only_updates() -> None:
     """A state that is reached asks for nothing but passing on what was observed."""
     target = assigned(0, 6)
 
-    assert diff({ID: Replica(0, 6)}, {ID: target}) == (ShardUpdate(target),)
+    assert diff({ID: Replica(0, 6, 5)}, {ID: target}) == (ShardUpdate(target),)
 
 
 def test_diff_stops_come_first() -> None:
@@ -76,7 +84,7 @@ def test_diff_stops_come_first() -> None:
     target = assigned(1, 6)
     leaving = ItemId("shard-9")
 
-    assert diff({leaving: Replica(0, 3)}, {ID: target}) == (Stop(leaving), Start(target))
+    assert diff({leaving: Replica(0, 3, 5)}, {ID: target}) == (Stop(leaving), Start(target))
 
 
 def test_assigned_to_takes_own_replicas_with_a_spec() -> None:

@@ -166,6 +166,19 @@ def memory_mib(pid: int) -> float:
     return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
 
 
+def begin_peak(pid: int) -> None:
+    """Have `peak_mib` count from now on. See proc_pid_clear_refs(5)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_mib(pid: int) -> float:
+    """Return the most resident memory of a process since `begin_peak`."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} tells no peak of its memory")
+
+
 def disk_mib(directory: Path) -> float:
     """Return what a directory takes on disk; a file with several names counts once."""
     found = {}

@@ -19,10 +19,12 @@ from bench.keyed.cluster import (
     Load,
     Members,
     Probes,
+    begin_peak,
     disk_mib,
     log_of,
     member_cpu,
     memory_mib,
+    peak_mib,
     percentile,
 )
 from bench.report import Params, emit
@@ -201,7 +203,7 @@ def storm(plan: Plan) -> None:
 
 
 async def _storm(members: Members, plan: Plan) -> None:
-    members.start("life-0")
+    member = members.start("life-0")
     source, live = f"{SHARD}/load", f"{OTHER}/live"
     await members.apply("life-0", SHARD, [source])
     await members.apply("life-0", OTHER, [live])
@@ -220,12 +222,18 @@ async def _storm(members: Members, plan: Plan) -> None:
         calm_end = time.monotonic() + due / 1000 - time.time()
         calm_begin = time.monotonic()
         await asyncio.sleep(calm_end - calm_begin)
-        began = time.monotonic()
+        began, rss = time.monotonic(), memory_mib(member.pid)
+        begin_peak(member.pid)
+        cpu = member_cpu(members, "life-0")
         end = await probes.wait_for_probe(due + 1)
+        cpu = (member_cpu(members, "life-0") - cpu) / plan.timers
+        peak = peak_mib(member.pid)
         calm = probes.latencies(calm_begin, calm_end)
         stormy = probes.latencies(began, end.at)
     params = {"timers": plan.timers}
     emit(BENCH, "timer_storm_s", end.at - began, "s", **params)
+    emit(BENCH, "timer_storm_cpu_us_per_timer", cpu * 1e6, "us", **params)
+    emit(BENCH, "timer_storm_peak_mb", peak, "MiB", before_mb=round(rss), **params)
     emit(BENCH, "timer_storm_other_p99_ms", percentile(stormy, 99) * 1000, "ms", **params)
     emit(BENCH, "timer_storm_other_p50_ms", percentile(stormy, 50) * 1000, "ms", **params)
     emit(BENCH, "timer_calm_other_p99_ms", percentile(calm, 99) * 1000, "ms", **params)

@@ -1,7 +1,8 @@
 """Nexmark's queries on streams: `make bench BENCH=nexmark`.
 
 `rows_per_s` is by the clock, `rows_per_core_s` by the processor time of all threads of the process, which a busy
-machine does not falsify. `flink_published` is what Nexmark publishes of Flink, on other machines.
+machine does not falsify. `flink_published` is what Nexmark publishes of Flink, on other machines; `--flink` runs it
+beside, over files of the same events.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.nexmark.beside_flink import has_flink, timings
 from bench.nexmark.driven import run_query
 from bench.nexmark.generator import Events, events
 from bench.nexmark.judge import COMPARED, judged
@@ -35,6 +37,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("queries", nargs="*", default=list(QUERIES))
     parser.add_argument("--beam", default="", help="the Python of an environment with apache-beam")
+    parser.add_argument(
+        "--flink", default="", help="the Python of an environment with apache-flink"
+    )
     given = parser.parse_args()
     keep_logs_apart()
     runs = [events(first, PER_TXN) for first in range(0, given.events, PER_TXN)]
@@ -42,6 +47,8 @@ def main() -> None:
         measure(name, runs, given.rounds)
         if given.beam and name in COMPARED:
             compare(name, given.beam)
+    if given.flink and has_flink(given.flink):
+        beside_flink(given.queries, runs, given.flink, given.rounds)
 
 
 def measure(name: str, runs: Sequence[Events], rounds: int) -> None:
@@ -67,6 +74,14 @@ def measure(name: str, runs: Sequence[Events], rounds: int) -> None:
             rows_out=rows_out,
             flink_published=1000 * FLINK_K_EVENTS.get(name, 0),
         )
+
+
+def beside_flink(queries: Sequence[str], runs: Sequence[Events], python: str, rounds: int) -> None:
+    """Run the queries on Flink, and print the medians; of `events`, what its reading of files costs."""
+    count = sum(map(len, runs))
+    for timing in timings(python, queries, runs, rounds):
+        for figure, seconds in (("rows_per_s", timing.wall), ("rows_per_core_s", timing.cpu)):
+            emit(BENCH, figure, count / seconds, "rows/s", query=timing.query, system="flink")
 
 
 def compare(name: str, python: str) -> None:

@@ -33,7 +33,7 @@ from broadsheet.serving.tracing import TRACES_VARIABLE, traces_option
 MEMBERS_DEFAULT = 2
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Tells members where local state may be: beside the journals, so that neither outlives the other."""
-_ETCD_VARIABLES = ("ETCD_USER", "ETCD_PASSWORD")
+_ETCD_VARIABLES = ("ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE")
 """Of members: credentials for another etcd."""
 _SPECS: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 

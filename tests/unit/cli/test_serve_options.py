@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -184,3 +185,14 @@ def test_serve_tells_the_environment_variable_of_each_option() -> None:
         assert options[name].help
         assert options[name].envvar == f"CONSUMER_{name.upper()}"
         assert options[name].show_envvar
+
+
+def test_password_of_etcd_comes_from_a_file(tmp_path: Path) -> None:
+    """A Secret is mounted as a file: an environment is inherited by child processes."""
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    given = ("--etcd-user", "me", "--etcd-password-file", str(file))
+
+    assert _config(*given).etcd.password == "s3cret"
+    with pytest.raises(WrongValueError, match="--etcd-password-file: expected either"):
+        _config(*given, "--etcd-password", "other")

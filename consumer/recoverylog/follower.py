@@ -27,6 +27,10 @@ from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 
 LINKS: Final = ".followed"
 """Directory of the links, beside the player's files."""
+RETRY_SECONDS: Final = 5.0
+"""Time after which a follower that failed begins again; it doubles with each failure in a row."""
+_RETRY_SECONDS_MAX: Final = 300.0
+_DOUBLINGS_MAX: Final = 10
 _log = structlog.get_logger()
 
 
@@ -44,7 +48,7 @@ class StandbyFollower(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget what was taken in: the log had a fork, and its files are played once more."""
+        """Forget what was taken in: its files are played once more, for the log had a fork, or `follow` has failed."""
         ...
 
     def stop(self) -> None:
@@ -65,7 +69,15 @@ class _Wait:
 class FollowedFiles:
     """The links to one playback's files, and the thread on which a follower reads them."""
 
-    def __init__(self, directory: Path, staging: Path, log: str, follower: StandbyFollower) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        staging: Path,
+        log: str,
+        follower: StandbyFollower,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
         """Start nothing yet; on the event loop.
 
         Args:
@@ -73,7 +85,11 @@ class FollowedFiles:
             staging: Holds them by fnode.
             log: Named by errors.
             follower: Reads them.
+            retry_seconds: Time after which it begins again, if it failed once.
         """
+        self._retry_seconds = retry_seconds
+        self._failures = 0
+        """In a row."""
         self._links = directory / LINKS
         self._staging = staging
         self._log = log
@@ -91,7 +107,7 @@ class FollowedFiles:
         self._followed_to = -1
         self._is_over = False
         self._is_following = False
-        """The thread is at work, or about to be."""
+        """The thread is at work, or will be."""
         self._waits: list[_Wait] = []
 
     def link(self, fsm: FileStateMachine, played_to: int) -> None:
@@ -121,7 +137,7 @@ class FollowedFiles:
 
     async def through(self, played_to: int) -> bool:
         """Wait until the follower has taken in what was played up to an offset of the log; False if it ends first."""
-        if self._is_over:
+        if self._is_over or self._failures:
             return False
         wait = _Wait(played_to, self._loop.create_future())
         self._waits.append(wait)
@@ -170,6 +186,15 @@ class FollowedFiles:
         following.add_done_callback(lambda _: self._on_followed())
 
     def _on_followed(self) -> None:
+        if self._failures:
+            # Who waits is not kept waiting for a disk that somebody must make room on.
+            self._refuse()
+            seconds = self._retry_seconds * 2.0 ** min(self._failures - 1, _DOUBLINGS_MAX)
+            self._loop.call_later(min(seconds, _RETRY_SECONDS_MAX), self._go_on)
+            return
+        self._go_on()
+
+    def _go_on(self) -> None:
         with self._lock:
             self._is_following = False
         self._settle()
@@ -182,24 +207,40 @@ class FollowedFiles:
             if self._is_over:
                 return
         try:
+            if self._failures:
+                # What it has may be what failed, such as a database whose disk was full.
+                self._follower.reset()
+                if self._ends():
+                    return  # It was stopped, perhaps before it was reset.
             self._follower.follow(self._links)
         except Exception as error:
-            # The store reads the files itself then, and tells of what is wrong with them.
+            # Not lost: the store of a promoted standby reads the files itself, and tells of what is wrong with them.
+            self._failures += 1
             _log.warning("recovery_log.follow_failed", log=self._log, error=str(error))
             with self._lock:
-                self._is_over = True
+                # It begins again without them, and they may be what fills the disk.
+                self._remove(gone)
             return
+        self._failures = 0
         self._note_followed(through, gone)
+
+    def _ends(self) -> bool:
+        with self._lock:
+            return self._is_over
 
     def _note_followed(self, through: int, gone: Collection[str]) -> None:
         """Note how far it has come, unless it was stopped, perhaps on its way."""
         with self._lock:
             if self._is_over:
                 return
-            for path in self._gone.intersection(gone):
-                (self._links / path.lstrip("/")).unlink(missing_ok=True)
-                self._gone.discard(path)
+            self._remove(gone)
             self._followed_to = through
+
+    def _remove(self, gone: Collection[str]) -> None:
+        """Remove the links of files that are removed, unless they stand for others by now; under the lock."""
+        for path in self._gone.intersection(gone):
+            (self._links / path.lstrip("/")).unlink(missing_ok=True)
+            self._gone.discard(path)
 
     def _settle(self) -> None:
         """Answer those who wait; on the event loop."""
@@ -209,4 +250,9 @@ class FollowedFiles:
             if self._followed_to >= wait.through:
                 wait.reached.set_result(True)
             elif self._is_over:
+                wait.reached.set_result(False)
+
+    def _refuse(self) -> None:
+        for wait in self._waits:
+            if not wait.reached.done():
                 wait.reached.set_result(False)

@@ -30,7 +30,12 @@ from broadsheet.consumer.stores.kafka.marker import (
     record_metadata,
 )
 from broadsheet.consumer.stores.kafka.record import Outgoing, Record, RecordRun
-from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
+from broadsheet.consumer.stores.kafka.verdicts import (
+    TxnVerdict,
+    is_passing,
+    is_undecided,
+    verdict_of,
+)
 
 _CALL_SECONDS: Final = 0.5
 """Longest of one call: a store that is destroyed ends after it."""
@@ -309,7 +314,8 @@ class Transactions:
                 f"a newer producer has the transactional id {self.sink.name}, or its transaction was open for "
                 f"longer than {self.config['transaction.timeout.ms']} ms ({error.str()})",
             )
-        kind = StoreUnavailableError if is_passing(error) else StoreError
+        passes = is_passing(error) or is_undecided(error)
+        kind = StoreUnavailableError if passes else StoreError
         return kind(self.sink.shard_fqn, f"Kafka refuses: {error.str()} ({error.name()})")
 
     def _live(self) -> Producer:

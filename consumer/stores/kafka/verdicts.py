@@ -76,6 +76,14 @@ def is_passing(error: KafkaError) -> bool:
     return error.code() in _PASSING or error.retriable()
 
 
+def is_undecided(error: KafkaError) -> bool:
+    """Tell whether the client was met on its way from one state to another, as when it is fenced in a commit.
+
+    What the brokers have is not known then: a new client, by the next attempt, reads it from the marker.
+    """
+    return error.code() == KafkaError._STATE
+
+
 def is_refused_connection(error: KafkaError) -> bool:
     """Tell whether names, certificates or passwords are the cause, which a call's own error does not say."""
     return error.code() in (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)

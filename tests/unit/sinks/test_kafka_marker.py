@@ -15,7 +15,12 @@ from broadsheet.consumer.stores.kafka.marker import (
     record_metadata,
     sink_name,
 )
-from broadsheet.consumer.stores.kafka.verdicts import TxnVerdict, is_passing, verdict_of
+from broadsheet.consumer.stores.kafka.verdicts import (
+    TxnVerdict,
+    is_passing,
+    is_undecided,
+    verdict_of,
+)
 from broadsheet.runtime.errors import ValidationError
 
 
@@ -77,6 +82,9 @@ def test_state_of_the_client_repeats_what_was_produced_but_never_a_commit() -> N
 
     assert verdict_of(error, is_committing=False) is TxnVerdict.REPEAT
     assert verdict_of(error) is TxnVerdict.REFUSED
+    # In a commit it is neither repeated nor held against the shard: the next attempt reads what the brokers have.
+    assert is_undecided(error)
+    assert not is_passing(error)
 
 
 def test_brokers_that_are_away_are_no_fault_of_the_request() -> None:

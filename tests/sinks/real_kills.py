@@ -89,7 +89,7 @@ def require_once_in_order(kafka: RealKafka, topic: str, records: int) -> None:
     reader.catch_up()  # Until no transaction is open below the ends.
     reader.close()
     numbers: dict[str, list[int]] = {}
-    for key, value in console_records(kafka, topic):
+    for key, value in console_records(kafka, topic, records):
         message = json.loads(value)
         assert key == message["key"]
         numbers.setdefault(key, []).append(message["n"])

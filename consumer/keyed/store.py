@@ -83,7 +83,7 @@ IndexKind = Literal["rocksdb", "memory"]
 _STEP: Final = 4096
 _PART_ROWS: Final = 1024
 """Rows of a part of a snapshot: what a commit may wait for."""
-_DUE_STEP: Final = 512
+_DUE_STEP: Final = 128
 """Timers that are looked up at once. The look holds up all threads of the process for some milliseconds."""
 FORKED: Final = b"fork"
 """What is kept of no key: the attempt by which a split made this shard, once its first transaction has begun."""
@@ -435,9 +435,10 @@ class KeyedStore:
     def remove_timer(self, key: bytes, expiry_ms: int) -> None:
         """Remove a timer, and its entry in the index; nothing if there is none."""
         self._due.remove(due_entry(expiry_ms, key))
-        expiries = without_expiry(self.expiries(key), expiry_ms)
+        place = place_of(key)
+        expiries = without_expiry(expiries_of(self.get(place, _TIMERS_SUFFIX)), expiry_ms)
         if expiries is not None:
-            self.put(place_of(key), _TIMERS_SUFFIX, row_of(expiries))
+            self.put(place, _TIMERS_SUFFIX, row_of(expiries))
 
     def due_timers(self, bound_ms: int) -> Iterator[list[tuple[int, bytes]]]:
         """Return an iterator of (expiry, key) of the timers that are due as of now, in this order, in parts.
@@ -453,16 +454,17 @@ class KeyedStore:
     def _due_among(self, entries: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Return the entries that keys confirm; remove the others, which the index may have after a making of it."""
         self._prefetched.add(_TIMERS_SUFFIX)
-        self.prefetch(list({place_of(key) for _, key in entries}))
+        places = [place_of(key) for _, key in entries]
+        self.prefetch(list(dict.fromkeys(places)))
         timers = []
-        for expiry, key in entries:
-            entry = due_entry(expiry, key)
-            # A handler that ran since the look has removed it, or nobody has.
-            is_set = self._due.is_removed(entry) or expiry in self.expiries(key)
+        for (expiry, key), place in zip(entries, places, strict=True):
+            is_set = expiry in expiries_of(self.get(place, _TIMERS_SUFFIX))
+            # A handler that ran since the look may have removed it; nobody else has.
+            is_set = is_set or self._due.is_removed(due_entry(expiry, key))
             if is_set and self._is_owned(key):
                 timers.append((expiry, key))
                 continue
-            self._due.remove(entry)
+            self._due.remove(due_entry(expiry, key))
             if self.absorption is not None and group_of(key) in self.absorption.given:
                 self.absorption.set_aside.add((expiry, key))
         return timers

@@ -50,8 +50,10 @@ Mode = Literal["processing", "event"]
 
 _STATE: Final = (
     "count long, numbers array<long>, last long, seen array<long>, timers array<long>, "
-    "batch_ms long, watermark_ms long, life long, txn long"
+    "shape array<long>, version long, batch_ms long, watermark_ms long, life long, txn long"
 )
+SHAPES: Final = ("a long", "a long, b long")
+"""Two releases of the application declare a variable so: members of both run at the same time."""
 
 
 def key_of(number: int) -> str:
@@ -97,11 +99,17 @@ def element_of(number: int) -> int:
     return number // KEYS % 4
 
 
+def shape_of(number: int, version: int) -> tuple[int, ...]:
+    """Return what a release writes of an input into the variable that releases declare differently."""
+    return (number, -number)[: version + 1]
+
+
 class Alarms(KeyedProcessor):
     """Changes all state of a key with each row, and tells it."""
 
-    def __init__(self, mode: Mode, whims: FaultSwitch, life: int) -> None:
+    def __init__(self, mode: Mode, whims: FaultSwitch, life: int, version: int) -> None:
         self._is_event = mode == "event"
+        self._version = version
         self._whims = whims
         self._life = life
         self._txns = [1]
@@ -113,6 +121,7 @@ class Alarms(KeyedProcessor):
         self.numbers = state.list("numbers", int)
         self.last = state.value("last", int, ttl_ms=TTL_MS)
         self.seen = state.map("seen", int, int, ttl_ms=TTL_MS)
+        self.shape = state.value("shape", SHAPES[self._version])
         self.timers = state.timers
 
     def handle_rows(self, key: tuple[Any, ...], rows: KeyRows, time: TxnTime) -> Iterator[Any]:
@@ -124,6 +133,7 @@ class Alarms(KeyedProcessor):
             self.numbers.append(row.id)
             if renews(row.id):
                 self.last.update(row.id)
+            self.shape.update(shape_of(row.id, self._version))
             self.seen.put(element_of(row.id), row.id)
             alarm = alarm_of(row.id, row.at if self._is_event else time.batch_ms)
             if alarm is not None:
@@ -156,6 +166,8 @@ class Alarms(KeyedProcessor):
             self.last.get(),
             sorted(self.seen.values()),
             list(self.timers),
+            list(self.shape.get() or ()),
+            self._version,
             time.batch_ms,
             time.watermark_ms,
             self._life,
@@ -170,6 +182,7 @@ class SimulatedKeyed(KeyedApplication):
         self,
         mode: Mode,
         *,
+        version: int,
         clock: Clock,
         whims: FaultSwitch,
         new_commits: Callable[[Shard], CommitRunner],
@@ -180,6 +193,7 @@ class SimulatedKeyed(KeyedApplication):
 
         Args:
             mode: The kind of time of its timers.
+            version: The release, of those that `SHAPES` has.
             clock: Of the member.
             whims: Tells when it is to raise.
             new_commits: Makes what runs the commits of a store.
@@ -188,7 +202,7 @@ class SimulatedKeyed(KeyedApplication):
         """
         out = MappedJournal(OUTPUT, NDJSON)
         super().__init__(
-            lambda: Alarms(mode, whims, new_life()),
+            lambda: Alarms(mode, whims, new_life(), version),
             key="key string",
             rows="id long, key string, at long",
             output=JournalOutput(

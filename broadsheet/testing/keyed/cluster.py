@@ -15,7 +15,7 @@ from broadsheet.consumer.application import Application, Shard
 from broadsheet.runtime.clock import Clock
 from broadsheet.testing.allocator.kernel.network import Link
 from broadsheet.testing.allocator.kernel.run import RunContext
-from broadsheet.testing.keyed.application import Mode, SimulatedKeyed
+from broadsheet.testing.keyed.application import SHAPES, Mode, SimulatedKeyed
 from broadsheet.testing.keyed.keyed_checker import KeyedChecker
 from broadsheet.testing.keyed.stepped_commits import SteppedCommits
 from broadsheet.testing.shards.cluster import ConsumerCluster
@@ -91,6 +91,7 @@ class KeyedCluster(ConsumerCluster):
         self._clocks.append(clock)
         return SimulatedKeyed(
             self._mode,
+            version=self._chance.randrange(len(SHAPES)),
             clock=clock,
             whims=self,
             new_commits=self._new_commits,

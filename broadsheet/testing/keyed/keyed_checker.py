@@ -1,7 +1,8 @@
 """Checks what a keyed shard says, in the order in which a reader of committed messages sees it.
 
     S1  each committed input is handled once, or is late once; in the end all are
-    K1  every kind of state is what the inputs before made of it: none is lost, doubled, or of a transaction undone
+    K1  every kind of state is what the inputs before made of it: none is lost, doubled or undone, and
+        each release reads what another wrote
     K2  each transaction fires the timers that are due, behind its rows, in order, in pieces, and no other; in the end
         all that are due did
     K3  a value expires so long after the transaction that wrote it, and not before
@@ -30,6 +31,7 @@ from broadsheet.testing.keyed.application import (
     element_of,
     key_of,
     renews,
+    shape_of,
 )
 from broadsheet.testing.shards.broker import Appended
 from broadsheet.testing.shards.history_checker import (
@@ -74,6 +76,15 @@ class KeyModel:
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The same by key of the map."""
     timers: set[int] = field(default_factory=set)
+    version: int = 0
+    """The release that wrote the last input."""
+
+    def shape(self, version: int) -> list[int | None]:
+        """Return what a release reads of the variable that releases declare differently."""
+        if not self.numbers:
+            return []
+        written = shape_of(self.numbers[-1], self.version)
+        return [*written, None][: version + 1]
 
 
 @dataclass(slots=True)
@@ -243,6 +254,7 @@ class KeyedChecker(HistoryChecker):
             self.violate("K4", f"input {number} of {at_of(number)} is late, and was handled")
         model = self.keys.setdefault(key, KeyModel())
         model.numbers.append(number)
+        model.version = message["version"]
         if renews(number):
             model.last = number, batch_ms
         model.seen[element_of(number)] = number, batch_ms
@@ -276,6 +288,7 @@ class KeyedChecker(HistoryChecker):
             "count": len(model.numbers) or None,
             "numbers": model.numbers,
             "timers": sorted(model.timers),
+            "shape": model.shape(message["version"]),
         }
         batch_ms = message["batch_ms"]
         self._expect("K1", message, expected)

@@ -68,6 +68,8 @@ class ReplicaLoad:
     """Part of the load that the busiest group of keys has; 0: unknown."""
     state_bytes: int = 0
     """Of keyed state."""
+    quantile_groups: tuple[int, ...] = ()
+    """First groups of keys of each sixteenth of the load but the first, ascending; none: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

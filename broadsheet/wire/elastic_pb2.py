@@ -26,7 +26,7 @@ from broadsheet.wire import progress_pb2 as consumer_dot_protocol_dot_progress__
 from broadsheet.wire import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63onsumer/protocol/elastic.proto\x12\rbroadsheet.v1\x1a consumer/protocol/progress.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"T\n\x11SplitShardRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x10\n\x08\x61t_group\x18\x02 \x01(\r\x12\r\n\x05\x63hild\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\x98\x01\n\x12SplitShardResponse\x12\"\n\x05\x63hild\x18\x01 \x01(\x0b\x32\x13.consumer.ShardSpec\x12\x12\n\nkept_begin\x18\x02 \x01(\r\x12\x10\n\x08kept_end\x18\x03 \x01(\r\x12\x13\n\x0bgiven_begin\x18\x04 \x01(\r\x12\x11\n\tgiven_end\x18\x05 \x01(\r\x12\x10\n\x08revision\x18\x06 \x01(\x03\"#\n\x12\x43\x61ncelSplitRequest\x12\r\n\x05\x63hild\x18\x01 \x01(\t\"\'\n\x13\x43\x61ncelSplitResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x13\n\x11ListSplitsRequest\"\xd9\x01\n\x12ListSplitsResponse\x12\x37\n\x06splits\x18\x01 \x03(\x0b\x32\'.broadsheet.v1.ListSplitsResponse.Split\x1a\x89\x01\n\x05Split\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05\x63hild\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12)\n\x08progress\x18\x05 \x01(\x0b\x32\x17.broadsheet.v1.Progress\x12\x0e\n\x06reason\x18\x06 \x01(\t\"U\n\x12MergeShardsRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\r\n\x05other\x18\x02 \x01(\t\x12\x10\n\x08survivor\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\x9b\x01\n\x13MergeShardsResponse\x12\x10\n\x08survivor\x18\x01 \x01(\t\x12\x10\n\x08\x61\x62sorbed\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12\x13\n\x0bowned_begin\x18\x05 \x01(\r\x12\x11\n\towned_end\x18\x06 \x01(\r\x12\x10\n\x08revision\x18\x07 \x01(\x03\"&\n\x12\x43\x61ncelMergeRequest\x12\x10\n\x08survivor\x18\x01 \x01(\t\"\'\n\x13\x43\x61ncelMergeResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x13\n\x11ListMergesRequest\"\xde\x01\n\x12ListMergesResponse\x12\x37\n\x06merges\x18\x01 \x03(\x0b\x32\'.broadsheet.v1.ListMergesResponse.Merge\x1a\x8e\x01\n\x05Merge\x12\x10\n\x08survivor\x18\x01 \x01(\t\x12\x10\n\x08\x61\x62sorbed\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12)\n\x08progress\x18\x05 \x01(\x0b\x32\x17.broadsheet.v1.Progress\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\xda\x01\n\x12PrepareForkRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05\x63hild\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x16\n\x0e\x63hild_revision\x18\x04 \x01(\x03\x12H\n\x0cread_through\x18\x05 \x03(\x0b\x32\x32.broadsheet.v1.PrepareForkRequest.ReadThroughEntry\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xd0\x01\n\x13PrepareForkResponse\x12\x16\n\x0e\x61ssignment_key\x18\x01 \x01(\x0c\x12\"\n\x1a\x61ssignment_create_revision\x18\x02 \x01(\x03\x12I\n\x0cread_through\x18\x03 \x03(\x0b\x32\x33.broadsheet.v1.PrepareForkResponse.ReadThroughEntry\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xe1\x04\n\x0e\x45lasticService\x12Q\n\nSplitShard\x12 .broadsheet.v1.SplitShardRequest\x1a!.broadsheet.v1.SplitShardResponse\x12T\n\x0b\x43\x61ncelSplit\x12!.broadsheet.v1.CancelSplitRequest\x1a\".broadsheet.v1.CancelSplitResponse\x12Q\n\nListSplits\x12 .broadsheet.v1.ListSplitsRequest\x1a!.broadsheet.v1.ListSplitsResponse\x12T\n\x0bMergeShards\x12!.broadsheet.v1.MergeShardsRequest\x1a\".broadsheet.v1.MergeShardsResponse\x12T\n\x0b\x43\x61ncelMerge\x12!.broadsheet.v1.CancelMergeRequest\x1a\".broadsheet.v1.CancelMergeResponse\x12Q\n\nListMerges\x12 .broadsheet.v1.ListMergesRequest\x1a!.broadsheet.v1.ListMergesResponse\x12T\n\x0bPrepareFork\x12!.broadsheet.v1.PrepareForkRequest\x1a\".broadsheet.v1.PrepareForkResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63onsumer/protocol/elastic.proto\x12\rbroadsheet.v1\x1a consumer/protocol/progress.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"T\n\x11SplitShardRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x10\n\x08\x61t_group\x18\x02 \x01(\r\x12\r\n\x05\x63hild\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\xb1\x01\n\x12SplitShardResponse\x12\"\n\x05\x63hild\x18\x01 \x01(\x0b\x32\x13.consumer.ShardSpec\x12\x12\n\nkept_begin\x18\x02 \x01(\r\x12\x10\n\x08kept_end\x18\x03 \x01(\r\x12\x13\n\x0bgiven_begin\x18\x04 \x01(\r\x12\x11\n\tgiven_end\x18\x05 \x01(\r\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12\x17\n\x0fquantile_groups\x18\x07 \x03(\r\"#\n\x12\x43\x61ncelSplitRequest\x12\r\n\x05\x63hild\x18\x01 \x01(\t\"\'\n\x13\x43\x61ncelSplitResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x13\n\x11ListSplitsRequest\"\xd9\x01\n\x12ListSplitsResponse\x12\x37\n\x06splits\x18\x01 \x03(\x0b\x32\'.broadsheet.v1.ListSplitsResponse.Split\x1a\x89\x01\n\x05Split\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05\x63hild\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12)\n\x08progress\x18\x05 \x01(\x0b\x32\x17.broadsheet.v1.Progress\x12\x0e\n\x06reason\x18\x06 \x01(\t\"U\n\x12MergeShardsRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\r\n\x05other\x18\x02 \x01(\t\x12\x10\n\x08survivor\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\x9b\x01\n\x13MergeShardsResponse\x12\x10\n\x08survivor\x18\x01 \x01(\t\x12\x10\n\x08\x61\x62sorbed\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12\x13\n\x0bowned_begin\x18\x05 \x01(\r\x12\x11\n\towned_end\x18\x06 \x01(\r\x12\x10\n\x08revision\x18\x07 \x01(\x03\"&\n\x12\x43\x61ncelMergeRequest\x12\x10\n\x08survivor\x18\x01 \x01(\t\"\'\n\x13\x43\x61ncelMergeResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x13\n\x11ListMergesRequest\"\xde\x01\n\x12ListMergesResponse\x12\x37\n\x06merges\x18\x01 \x03(\x0b\x32\'.broadsheet.v1.ListMergesResponse.Merge\x1a\x8e\x01\n\x05Merge\x12\x10\n\x08survivor\x18\x01 \x01(\t\x12\x10\n\x08\x61\x62sorbed\x18\x02 \x01(\t\x12\x13\n\x0bgiven_begin\x18\x03 \x01(\r\x12\x11\n\tgiven_end\x18\x04 \x01(\r\x12)\n\x08progress\x18\x05 \x01(\x0b\x32\x17.broadsheet.v1.Progress\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\xda\x01\n\x12PrepareForkRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05\x63hild\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x16\n\x0e\x63hild_revision\x18\x04 \x01(\x03\x12H\n\x0cread_through\x18\x05 \x03(\x0b\x32\x32.broadsheet.v1.PrepareForkRequest.ReadThroughEntry\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xd0\x01\n\x13PrepareForkResponse\x12\x16\n\x0e\x61ssignment_key\x18\x01 \x01(\x0c\x12\"\n\x1a\x61ssignment_create_revision\x18\x02 \x01(\x03\x12I\n\x0cread_through\x18\x03 \x03(\x0b\x32\x33.broadsheet.v1.PrepareForkResponse.ReadThroughEntry\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xe1\x04\n\x0e\x45lasticService\x12Q\n\nSplitShard\x12 .broadsheet.v1.SplitShardRequest\x1a!.broadsheet.v1.SplitShardResponse\x12T\n\x0b\x43\x61ncelSplit\x12!.broadsheet.v1.CancelSplitRequest\x1a\".broadsheet.v1.CancelSplitResponse\x12Q\n\nListSplits\x12 .broadsheet.v1.ListSplitsRequest\x1a!.broadsheet.v1.ListSplitsResponse\x12T\n\x0bMergeShards\x12!.broadsheet.v1.MergeShardsRequest\x1a\".broadsheet.v1.MergeShardsResponse\x12T\n\x0b\x43\x61ncelMerge\x12!.broadsheet.v1.CancelMergeRequest\x1a\".broadsheet.v1.CancelMergeResponse\x12Q\n\nListMerges\x12 .broadsheet.v1.ListMergesRequest\x1a!.broadsheet.v1.ListMergesResponse\x12T\n\x0bPrepareFork\x12!.broadsheet.v1.PrepareForkRequest\x1a\".broadsheet.v1.PrepareForkResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,39 +40,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPLITSHARDREQUEST']._serialized_start=115
   _globals['_SPLITSHARDREQUEST']._serialized_end=199
   _globals['_SPLITSHARDRESPONSE']._serialized_start=202
-  _globals['_SPLITSHARDRESPONSE']._serialized_end=354
-  _globals['_CANCELSPLITREQUEST']._serialized_start=356
-  _globals['_CANCELSPLITREQUEST']._serialized_end=391
-  _globals['_CANCELSPLITRESPONSE']._serialized_start=393
-  _globals['_CANCELSPLITRESPONSE']._serialized_end=432
-  _globals['_LISTSPLITSREQUEST']._serialized_start=434
-  _globals['_LISTSPLITSREQUEST']._serialized_end=453
-  _globals['_LISTSPLITSRESPONSE']._serialized_start=456
-  _globals['_LISTSPLITSRESPONSE']._serialized_end=673
-  _globals['_LISTSPLITSRESPONSE_SPLIT']._serialized_start=536
-  _globals['_LISTSPLITSRESPONSE_SPLIT']._serialized_end=673
-  _globals['_MERGESHARDSREQUEST']._serialized_start=675
-  _globals['_MERGESHARDSREQUEST']._serialized_end=760
-  _globals['_MERGESHARDSRESPONSE']._serialized_start=763
-  _globals['_MERGESHARDSRESPONSE']._serialized_end=918
-  _globals['_CANCELMERGEREQUEST']._serialized_start=920
-  _globals['_CANCELMERGEREQUEST']._serialized_end=958
-  _globals['_CANCELMERGERESPONSE']._serialized_start=960
-  _globals['_CANCELMERGERESPONSE']._serialized_end=999
-  _globals['_LISTMERGESREQUEST']._serialized_start=1001
-  _globals['_LISTMERGESREQUEST']._serialized_end=1020
-  _globals['_LISTMERGESRESPONSE']._serialized_start=1023
-  _globals['_LISTMERGESRESPONSE']._serialized_end=1245
-  _globals['_LISTMERGESRESPONSE_MERGE']._serialized_start=1103
-  _globals['_LISTMERGESRESPONSE_MERGE']._serialized_end=1245
-  _globals['_PREPAREFORKREQUEST']._serialized_start=1248
-  _globals['_PREPAREFORKREQUEST']._serialized_end=1466
-  _globals['_PREPAREFORKREQUEST_READTHROUGHENTRY']._serialized_start=1416
-  _globals['_PREPAREFORKREQUEST_READTHROUGHENTRY']._serialized_end=1466
-  _globals['_PREPAREFORKRESPONSE']._serialized_start=1469
-  _globals['_PREPAREFORKRESPONSE']._serialized_end=1677
-  _globals['_PREPAREFORKRESPONSE_READTHROUGHENTRY']._serialized_start=1416
-  _globals['_PREPAREFORKRESPONSE_READTHROUGHENTRY']._serialized_end=1466
-  _globals['_ELASTICSERVICE']._serialized_start=1680
-  _globals['_ELASTICSERVICE']._serialized_end=2289
+  _globals['_SPLITSHARDRESPONSE']._serialized_end=379
+  _globals['_CANCELSPLITREQUEST']._serialized_start=381
+  _globals['_CANCELSPLITREQUEST']._serialized_end=416
+  _globals['_CANCELSPLITRESPONSE']._serialized_start=418
+  _globals['_CANCELSPLITRESPONSE']._serialized_end=457
+  _globals['_LISTSPLITSREQUEST']._serialized_start=459
+  _globals['_LISTSPLITSREQUEST']._serialized_end=478
+  _globals['_LISTSPLITSRESPONSE']._serialized_start=481
+  _globals['_LISTSPLITSRESPONSE']._serialized_end=698
+  _globals['_LISTSPLITSRESPONSE_SPLIT']._serialized_start=561
+  _globals['_LISTSPLITSRESPONSE_SPLIT']._serialized_end=698
+  _globals['_MERGESHARDSREQUEST']._serialized_start=700
+  _globals['_MERGESHARDSREQUEST']._serialized_end=785
+  _globals['_MERGESHARDSRESPONSE']._serialized_start=788
+  _globals['_MERGESHARDSRESPONSE']._serialized_end=943
+  _globals['_CANCELMERGEREQUEST']._serialized_start=945
+  _globals['_CANCELMERGEREQUEST']._serialized_end=983
+  _globals['_CANCELMERGERESPONSE']._serialized_start=985
+  _globals['_CANCELMERGERESPONSE']._serialized_end=1024
+  _globals['_LISTMERGESREQUEST']._serialized_start=1026
+  _globals['_LISTMERGESREQUEST']._serialized_end=1045
+  _globals['_LISTMERGESRESPONSE']._serialized_start=1048
+  _globals['_LISTMERGESRESPONSE']._serialized_end=1270
+  _globals['_LISTMERGESRESPONSE_MERGE']._serialized_start=1128
+  _globals['_LISTMERGESRESPONSE_MERGE']._serialized_end=1270
+  _globals['_PREPAREFORKREQUEST']._serialized_start=1273
+  _globals['_PREPAREFORKREQUEST']._serialized_end=1491
+  _globals['_PREPAREFORKREQUEST_READTHROUGHENTRY']._serialized_start=1441
+  _globals['_PREPAREFORKREQUEST_READTHROUGHENTRY']._serialized_end=1491
+  _globals['_PREPAREFORKRESPONSE']._serialized_start=1494
+  _globals['_PREPAREFORKRESPONSE']._serialized_end=1702
+  _globals['_PREPAREFORKRESPONSE_READTHROUGHENTRY']._serialized_start=1441
+  _globals['_PREPAREFORKRESPONSE_READTHROUGHENTRY']._serialized_end=1491
+  _globals['_ELASTICSERVICE']._serialized_start=1705
+  _globals['_ELASTICSERVICE']._serialized_end=2314
 # @@protoc_insertion_point(module_scope)

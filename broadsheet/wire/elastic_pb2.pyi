@@ -65,6 +65,7 @@ class SplitShardResponse(_message.Message):
     GIVEN_BEGIN_FIELD_NUMBER: _builtins.int
     GIVEN_END_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    QUANTILE_GROUPS_FIELD_NUMBER: _builtins.int
     kept_begin: _builtins.int
     """Groups of the parent once the child serves: begin, and end, exclusive."""
     kept_end: _builtins.int
@@ -77,6 +78,10 @@ class SplitShardResponse(_message.Message):
     def child(self) -> _shard_pb2.ShardSpec:
         """The child's spec: its recovery log must exist before the split begins."""
 
+    @_builtins.property
+    def quantile_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the parent's measured load: the first group of each sixteenth but the first, ascending. None: unknown."""
+
     def __init__(
         self,
         *,
@@ -86,10 +91,11 @@ class SplitShardResponse(_message.Message):
         given_begin: _builtins.int = ...,
         given_end: _builtins.int = ...,
         revision: _builtins.int = ...,
+        quantile_groups: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["child", b"child"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["child", b"child", "given_begin", b"given_begin", "given_end", b"given_end", "kept_begin", b"kept_begin", "kept_end", b"kept_end", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child", b"child", "given_begin", b"given_begin", "given_end", b"given_end", "kept_begin", b"kept_begin", "kept_end", b"kept_end", "quantile_groups", b"quantile_groups", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsumer/protocol/load.proto\x12\rbroadsheet.v1\"\x93\x03\n\nMemberLoad\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x33\n\x06shards\x18\x02 \x03(\x0b\x32#.broadsheet.v1.MemberLoad.ShardLoad\x12\x36\n\x08standbys\x18\x03 \x03(\x0b\x32$.broadsheet.v1.MemberLoad.StandbyLag\x1a\xb7\x01\n\tShardLoad\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x01\x12\x1e\n\x16\x63pu_seconds_per_second\x18\x03 \x01(\x01\x12\x16\n\x0e\x62\x65hind_seconds\x18\x04 \x01(\x01\x12\x14\n\x0cmedian_group\x18\x05 \x01(\r\x12\x1b\n\x13\x62usiest_group_ratio\x18\x06 \x01(\x01\x12\x13\n\x0bstate_bytes\x18\x07 \x01(\x04\x1aL\n\nStandbyLag\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x65hind_bytes\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x65hind_seconds\x18\x03 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsumer/protocol/load.proto\x12\rbroadsheet.v1\"\xac\x03\n\nMemberLoad\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x33\n\x06shards\x18\x02 \x03(\x0b\x32#.broadsheet.v1.MemberLoad.ShardLoad\x12\x36\n\x08standbys\x18\x03 \x03(\x0b\x32$.broadsheet.v1.MemberLoad.StandbyLag\x1a\xd0\x01\n\tShardLoad\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x01\x12\x1e\n\x16\x63pu_seconds_per_second\x18\x03 \x01(\x01\x12\x16\n\x0e\x62\x65hind_seconds\x18\x04 \x01(\x01\x12\x14\n\x0cmedian_group\x18\x05 \x01(\r\x12\x1b\n\x13\x62usiest_group_ratio\x18\x06 \x01(\x01\x12\x13\n\x0bstate_bytes\x18\x07 \x01(\x04\x12\x17\n\x0fquantile_groups\x18\x08 \x03(\r\x1aL\n\nStandbyLag\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x65hind_bytes\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x65hind_seconds\x18\x03 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.wire.load_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEMBERLOAD']._serialized_start=48
-  _globals['_MEMBERLOAD']._serialized_end=451
+  _globals['_MEMBERLOAD']._serialized_end=476
   _globals['_MEMBERLOAD_SHARDLOAD']._serialized_start=190
-  _globals['_MEMBERLOAD_SHARDLOAD']._serialized_end=373
-  _globals['_MEMBERLOAD_STANDBYLAG']._serialized_start=375
-  _globals['_MEMBERLOAD_STANDBYLAG']._serialized_end=451
+  _globals['_MEMBERLOAD_SHARDLOAD']._serialized_end=398
+  _globals['_MEMBERLOAD_STANDBYLAG']._serialized_start=400
+  _globals['_MEMBERLOAD_STANDBYLAG']._serialized_end=476
 # @@protoc_insertion_point(module_scope)

@@ -41,6 +41,7 @@ class MemberLoad(_message.Message):
         MEDIAN_GROUP_FIELD_NUMBER: _builtins.int
         BUSIEST_GROUP_RATIO_FIELD_NUMBER: _builtins.int
         STATE_BYTES_FIELD_NUMBER: _builtins.int
+        QUANTILE_GROUPS_FIELD_NUMBER: _builtins.int
         shard_id: _builtins.str
         """Id of the shard."""
         bytes_per_second: _builtins.float
@@ -55,6 +56,12 @@ class MemberLoad(_message.Message):
         """The part of its load that its busiest group has, 0 to 1. 0: unknown."""
         state_bytes: _builtins.int
         """Of a primary with keyed state: bytes of it, about."""
+        @_builtins.property
+        def quantile_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+            """Of a primary with keyed state: the first group of each sixteenth of its load but the first, ascending. None:
+            unknown.
+            """
+
         def __init__(
             self,
             *,
@@ -65,10 +72,11 @@ class MemberLoad(_message.Message):
             median_group: _builtins.int = ...,
             busiest_group_ratio: _builtins.float = ...,
             state_bytes: _builtins.int = ...,
+            quantile_groups: _abc.Iterable[_builtins.int] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_seconds", b"behind_seconds", "busiest_group_ratio", b"busiest_group_ratio", "bytes_per_second", b"bytes_per_second", "cpu_seconds_per_second", b"cpu_seconds_per_second", "median_group", b"median_group", "shard_id", b"shard_id", "state_bytes", b"state_bytes"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_seconds", b"behind_seconds", "busiest_group_ratio", b"busiest_group_ratio", "bytes_per_second", b"bytes_per_second", "cpu_seconds_per_second", b"cpu_seconds_per_second", "median_group", b"median_group", "quantile_groups", b"quantile_groups", "shard_id", b"shard_id", "state_bytes", b"state_bytes"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

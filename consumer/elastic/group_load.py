@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from broadsheet.wire.key_range import GROUPS, KeyRange
 
 HALF_LIFE_SECONDS: Final = 60.0
+QUANTILES: Final = 16
 ROWS_LEAST: Final = 1_000.0
 """Fewer rows say nothing of how load is spread."""
 
@@ -28,6 +29,8 @@ class GroupSummary:
     """First group of the upper half, inside of the range; 0: unknown, or the range has one group."""
     busiest_ratio: float = 0.0
     """Part of the load that the busiest group has; 0: unknown."""
+    quantile_groups: tuple[int, ...] = ()
+    """First groups of each of `QUANTILES` equal parts of the load but the first, ascending; none: unknown."""
 
 
 UNKNOWN: Final = GroupSummary()
@@ -76,4 +79,10 @@ def summary_of(rows: NDArray[np.float64], owned: KeyRange) -> GroupSummary:
     below = np.cumsum(own)[:-1]
     # The cut with the smaller larger half: at the median, the busiest group itself must go to one side.
     cut = int(np.argmin(np.maximum(below, total - below)))
-    return GroupSummary(owned.begin + cut + 1, busiest)
+    at = total * np.arange(1, QUANTILES) / QUANTILES
+    quantiles = owned.begin + np.searchsorted(np.cumsum(own), at, side="left") + 1
+    return GroupSummary(
+        owned.begin + cut + 1,
+        busiest,
+        tuple(int(group) for group in np.minimum(quantiles, owned.end - 1)),
+    )

@@ -126,8 +126,14 @@ def without_fork(child: ShardSpec) -> ShardSpec:
     return spec
 
 
-def cut_points(owned: KeyRange, parts: int) -> list[int]:
-    """Return the first groups of all parts but the first, if a range is divided into parts of about one size.
+def cut_points(owned: KeyRange, parts: int, quantiles: Sequence[int] = ()) -> list[int]:
+    """Return the first groups of all parts but the first, if a range is divided into parts of about one load.
+
+    Args:
+        owned: The range.
+        parts: How many.
+        quantiles: First groups of equal parts of the measured load but the first, ascending; of as many parts as there
+            are, cuts lie between them in proportion. None, or of an earlier range: load is taken as even.
 
     Raises:
         ValidationError: it has fewer groups than that, or there is one part.
@@ -135,7 +141,16 @@ def cut_points(owned: KeyRange, parts: int) -> list[int]:
     groups = owned.end - owned.begin
     if not 2 <= parts <= groups:
         raise ValidationError("into", f"expected 2 to {groups} parts of {owned}, got {parts}")
-    return [owned.begin + groups * part // parts for part in range(1, parts)]
+    known = bool(quantiles) and all(owned.begin < group < owned.end for group in quantiles)
+    edges = [owned.begin, *(quantiles if known else ()), owned.end]
+    cuts: list[int] = []
+    for part in range(1, parts):
+        whole, rest = divmod((len(edges) - 1) * part, parts)
+        low, high = edges[whole], edges[min(whole + 1, len(edges) - 1)]
+        # Each part has a group at least, also where one group has most of the load.
+        least, most = (cuts[-1] if cuts else owned.begin) + 1, owned.end - (parts - part)
+        cuts.append(min(max(low + (high - low) * rest // parts, least), most))
+    return cuts
 
 
 def _cut_of(owned: KeyRange, median_group: int) -> int:

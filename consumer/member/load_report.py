@@ -7,7 +7,7 @@ reader.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from broadsheet.allocator.state.load import (
     held_bucket,
     value_of,
 )
+from broadsheet.consumer.elastic.group_load import QUANTILES, UNKNOWN, GroupSummary
 from broadsheet.consumer.registry.key_space import PRIMARY_SLOT
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import GROUPS
@@ -67,6 +68,7 @@ class Rounded:
     state_bytes: Bucket = None
     median_group: int = 0
     busiest_group_ratio: float = 0.0
+    quantile_groups: tuple[int, ...] = ()
 
     def after(self, load: ReplicaLoad) -> Rounded:
         """Return the load to report once `load` is measured."""
@@ -93,6 +95,9 @@ class Rounded:
             ),
             self.median_group if is_near else load.median_group,
             self.busiest_group_ratio if holds_share else share,
+            self.quantile_groups
+            if _are_near(self.quantile_groups, load.quantile_groups)
+            else load.quantile_groups,
         )
 
 
@@ -140,6 +145,7 @@ class RoundedReport:
                 median_group=each.median_group,
                 busiest_group_ratio=each.busiest_group_ratio,
                 state_bytes=round(value_of(each.state_bytes, STATE_STEP_RATIO)),
+                quantile_groups=each.quantile_groups,
             )
             for item_id, each in self.replicas.items()
             if each != Rounded()
@@ -157,8 +163,8 @@ class RoundedReport:
         ).SerializeToString(deterministic=True)
 
 
-async def reported_median(etcd: Etcd, key_space: KeySpace, shard_id: str) -> int:
-    """Return the first group of the upper half of a shard's load, as its primary's member reports it; 0: unknown.
+async def reported_spread(etcd: Etcd, key_space: KeySpace, shard_id: str) -> GroupSummary:
+    """Return how a shard's load is spread over its groups of keys, as its primary's member reports it.
 
     Raises:
         EtcdError: etcd does not answer.
@@ -171,8 +177,11 @@ async def reported_median(etcd: Etcd, key_space: KeySpace, shard_id: str) -> int
             # The leader's placement tells of those that cannot be decoded.
             with suppress(ValidationError):
                 load = decode_report(kv.value).replicas.get(ItemId(shard_id))
-                return 0 if load is None else load.median_group
-    return 0
+                if load is not None:
+                    return GroupSummary(
+                        load.median_group, load.busiest_group_ratio, load.quantile_groups
+                    )
+    return UNKNOWN
 
 
 def decode_report(value: bytes) -> MemberReport:
@@ -202,6 +211,7 @@ def decode_report(value: bytes) -> MemberReport:
                 f"shards[{index}].median_group",
                 f"expected 0 to {GROUPS - 1}, got {shard.median_group}",
             )
+        _check_quantiles(f"shards[{index}].quantile_groups", shard.quantile_groups)
     return MemberReport(
         capacity=message.capacity,
         replicas={
@@ -212,11 +222,27 @@ def decode_report(value: bytes) -> MemberReport:
                 median_group=shard.median_group,
                 busiest_group_ratio=shard.busiest_group_ratio,
                 state_bytes=shard.state_bytes,
+                quantile_groups=tuple(shard.quantile_groups),
             )
             for shard in message.shards
         },
         lags={ItemId(each.shard_id): _lag(each) for each in message.standbys},
     )
+
+
+def _are_near(held: tuple[int, ...], measured: tuple[int, ...]) -> bool:
+    return len(held) == len(measured) and all(
+        abs(one - other) < GROUP_STEP for one, other in zip(held, measured, strict=True)
+    )
+
+
+def _check_quantiles(name: str, groups: Sequence[int]) -> None:
+    if groups and len(groups) != QUANTILES - 1:
+        raise ValidationError(name, f"expected none or {QUANTILES - 1} groups, got {len(groups)}")
+    if list(groups) != sorted(groups) or any(not 0 < group < GROUPS for group in groups):
+        raise ValidationError(
+            name, f"expected groups from 1 to {GROUPS - 1} that ascend, got {list(groups)}"
+        )
 
 
 def _lag(message: MemberLoad.StandbyLag) -> Lag:

@@ -181,6 +181,7 @@ class LoadReporter:
             median_group=spread.median_group,
             busiest_group_ratio=spread.busiest_ratio,
             state_bytes=state_bytes,
+            quantile_groups=spread.quantile_groups,
         )
 
     async def _tell(self) -> None:

@@ -28,7 +28,7 @@ from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.member.load_report import decode_report, reported_median
+from broadsheet.consumer.member.load_report import decode_report, reported_spread
 from broadsheet.consumer.member.load_reporter import REPORT_SECONDS, LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.registry.key_space import (
@@ -476,7 +476,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.local_shards,
         given.journals,
         given.application,
-        median_group=partial(reported_median, given.etcd, parts.key_space),
+        spread=partial(reported_spread, given.etcd, parts.key_space),
     )
     both(add_ElasticServiceServicer_to_server, elastic_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)

@@ -35,6 +35,7 @@ from broadsheet.consumer.elastic.fork import (
     decode_fork,
     forks_prefix,
 )
+from broadsheet.consumer.elastic.group_load import GroupSummary
 from broadsheet.consumer.elastic.merge import (
     MergeRecord,
     decode_merge,
@@ -105,7 +106,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         journals: JournalClient,
         application: object,
         *,
-        median_group: Callable[[str], Awaitable[int]],
+        spread: Callable[[str], Awaitable[GroupSummary]],
     ) -> None:
         """Create the service.
 
@@ -114,7 +115,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             local_shards: The shards that run here.
             journals: Tells whether the child's log is there.
             application: Whether its shards can divide keys.
-            median_group: Returns the first group of the upper half of a shard's measured load; 0: none was measured.
+            spread: Returns how a shard's measured load is spread over its groups of keys.
         """
         self._key_space: KeySpace = membership.key_space
         self._keys = membership.key_space.keys
@@ -123,7 +124,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._journals = journals
         self._indivisible = _why_not_split(application)
         self._unmergeable = self._indivisible or _why_not_merged(application)
-        self._median_group = median_group
+        self._spread = spread
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(membership, self._stored)
 
@@ -144,11 +145,12 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             )
         family = Ownership.of(parent).family
         family_revision = await self._families.seen_revision(family)
+        spread = await self._spread(request.shard)
         plan = plan_split(
             parent,
             SplitWish(
                 at_group=request.at_group or None,
-                median_group=0 if request.at_group else await self._median_group(request.shard),
+                median_group=spread.median_group,
                 child=request.child,
             ),
             ids=self._key_space.items.keys(),
@@ -160,6 +162,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
                 f"shard {plan.child.id}: the token's selector does not cover its labels"
             )
         response = _plan_answer(plan)
+        response.quantile_groups.extend(spread.quantile_groups)
         if request.dry_run:
             return response
         await self._require_log(plan.child)

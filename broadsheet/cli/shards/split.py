@@ -33,7 +33,8 @@ class _SplitOptions:
         type=click.IntRange(1, GROUPS - 1),
     )
     into: int | None = option(
-        "Split into so many shards, one after another.", type=click.IntRange(min=2)
+        "Split into so many shards of about one load, one after another.",
+        type=click.IntRange(min=2),
     )
     child: str = option(
         "Id of the new shard; default: the shard's, and its first group.", default=""
@@ -61,7 +62,9 @@ async def split_shard(connection: Connection, options: _SplitOptions) -> None:
         plan = await client.plan_split(options.shard, at_group=at_group, child=options.child or "")
         cuts = [plan.given_begin]
         if options.into is not None:
-            cuts = cut_points(KeyRange(plan.kept_begin, plan.given_end), options.into)
+            cuts = cut_points(
+                KeyRange(plan.kept_begin, plan.given_end), options.into, plan.quantile_groups
+            )
         if options.dry_run:
             _print_plan(options.shard, plan, cuts)
             say("dry run: nothing was changed")

@@ -413,7 +413,10 @@ async def test_split_without_a_place_is_where_the_primary_has_measured_half_of_t
 ) -> None:
     """What the primary's member reports counts, whichever member is asked; a place that is asked for comes first."""
     await create_logs(journals, PARENT)
-    report = MemberLoad(shards=[MemberLoad.ShardLoad(shard_id=PARENT, median_group=700)])
+    quantiles = range(100, 1600, 100)
+    report = MemberLoad(
+        shards=[MemberLoad.ShardLoad(shard_id=PARENT, median_group=700, quantile_groups=quantiles)]
+    )
     async with (
         cluster.member("one", application=application()) as one,
         client_of(one) as client,
@@ -427,7 +430,8 @@ async def test_split_without_a_place_is_where_the_primary_has_measured_half_of_t
         async def cut() -> bool:
             # The member writes its own report now and then.
             await etcd.put(key, report.SerializeToString())
-            return (await elastic.plan_split(PARENT)).given_begin == 700
+            plan = await elastic.plan_split(PARENT)
+            return plan.given_begin == 700 and list(plan.quantile_groups) == [*quantiles]
 
         await eventually(cut)
         assert (await elastic.plan_split(PARENT, at_group=5)).given_begin == 5

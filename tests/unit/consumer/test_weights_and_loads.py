@@ -79,8 +79,13 @@ def test_report_survives_the_way_through_etcd() -> None:
 
 def test_report_tells_how_a_primary_is_behind_and_how_its_keys_share_its_load() -> None:
     """The autoscaler needs them; a median and a share that waver are told as they were."""
+    quantiles = tuple(range(200, 3200, 200))
     load = ReplicaLoad(
-        behind_seconds=20.0, median_group=1000, busiest_group_ratio=0.5, state_bytes=50 << 20
+        behind_seconds=20.0,
+        median_group=1000,
+        busiest_group_ratio=0.5,
+        state_bytes=50 << 20,
+        quantile_groups=quantiles,
     )
     told = RoundedReport().after({I: load})
 
@@ -89,7 +94,13 @@ def test_report_tells_how_a_primary_is_behind_and_how_its_keys_share_its_load() 
     assert found.behind_seconds == pytest.approx(20.0, rel=0.13)
     assert (found.median_group, found.busiest_group_ratio) == (1000, 0.5)
     assert found.state_bytes == pytest.approx(50 << 20, rel=0.5)
-    wavering = replace(load, median_group=1040, busiest_group_ratio=0.47)
+    assert found.quantile_groups == quantiles
+    wavering = replace(
+        load,
+        median_group=1040,
+        busiest_group_ratio=0.47,
+        quantile_groups=tuple(group + 40 for group in quantiles),
+    )
     assert told.after({I: wavering}).encode() == told.encode()
     moved = decode_report(told.after({I: replace(load, median_group=1100)}).encode())
     assert moved.replicas[I].median_group == 1100
@@ -123,6 +134,10 @@ def test_report_that_is_none_is_refused_by_field() -> None:
     strange = MemberLoad(shards=[MemberLoad.ShardLoad(shard_id="s", median_group=4096)])
     with pytest.raises(ValidationError, match=r"shards\[0\]\.median_group"):
         decode_report(strange.SerializeToString())
+    for quantiles in ([5], [*range(2, 16), 1], [0] * 15, [4096] * 15):
+        strange = MemberLoad(shards=[MemberLoad.ShardLoad(shard_id="s", quantile_groups=quantiles)])
+        with pytest.raises(ValidationError, match=r"shards\[0\]\.quantile_groups: expected"):
+            decode_report(strange.SerializeToString())
     with pytest.raises(ValidationError, match="capacity: expected at most"):
         decode_report(MemberLoad(capacity=1 << 63).SerializeToString())
     assert decode_report(b"") == MemberReport()

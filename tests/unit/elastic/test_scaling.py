@@ -131,12 +131,25 @@ def test_group_load_cuts_where_the_larger_half_is_least_and_names_the_busiest() 
     """Also if the busiest group is at a border of the range; with few rows nothing is known."""
     rows = np.zeros(GROUPS)
     rows[[10, 11, 12]] = 400.0, 400.0, 800.0
-    assert summary_of(rows, ALL_KEYS) == GroupSummary(12, 0.5)
-    assert summary_of(rows, KeyRange(11, 13)) == GroupSummary(12, 800 / 1200)
-    assert summary_of(rows, KeyRange(12, 13)) == UNKNOWN
+    expected = {
+        ALL_KEYS: GroupSummary(12, 0.5, (11,) * 4 + (12,) * 4 + (13,) * 7),
+        KeyRange(11, 13): GroupSummary(12, 800 / 1200, (12,) * 15),
+        KeyRange(12, 13): UNKNOWN,
+    }
+    assert {owned: summary_of(rows, owned) for owned in expected} == expected
     rows[12] = 8000.0
     assert summary_of(rows, KeyRange(12, 13)) == GroupSummary(0, 1.0)
-    assert summary_of(rows, KeyRange(12, GROUPS)) == GroupSummary(13, 1.0)
+    assert summary_of(rows, KeyRange(12, GROUPS)) == GroupSummary(13, 1.0, (13,) * 15)
+
+
+def test_group_load_tells_where_sixteenths_of_it_begin() -> None:
+    """Even load has even parts; what is busy has more of them."""
+    rows = np.ones(GROUPS)
+    assert summary_of(rows, ALL_KEYS).quantile_groups == tuple(range(256, 4096, 256))
+    rows[:1024] = 13.0
+    quantiles = summary_of(rows, ALL_KEYS).quantile_groups
+    assert sum(group <= 1024 for group in quantiles) == 13
+    assert list(quantiles) == sorted(quantiles)
 
 
 def test_group_load_forgets_and_survives_an_attempt_that_begins_at_zero() -> None:

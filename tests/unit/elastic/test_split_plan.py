@@ -350,3 +350,17 @@ async def test_flip_without_one_of_its_comparisons_commits_what_it_must_not(left
     assert not await etcd.does(flip)
     assert await etcd.does(without)
     etcd.close()
+
+
+def test_parts_have_about_one_load_each_where_it_was_measured() -> None:
+    """Cuts are at quantiles of the load, between two of them in proportion; each part has a group at least."""
+    owned = KeyRange(0, 4096)
+    busy_below = [*range(64, 64 * 13, 64), 1024, 2048, 3072]
+
+    assert cut_points(owned, 2, busy_below) == [512]
+    assert cut_points(owned, 4, busy_below) == [256, 512, 768]
+    assert cut_points(owned, 3, busy_below) == [64 * 5 + 64 // 3, 64 * 10 + 64 * 2 // 3]
+    assert (
+        cut_points(owned, 4) == cut_points(owned, 4, [5000, *busy_below[1:]]) == [1024, 2048, 3072]
+    )
+    assert cut_points(KeyRange(8, 13), 4, [10] * 15) == [10, 11, 12]

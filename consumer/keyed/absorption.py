@@ -28,6 +28,8 @@ from broadsheet.wire.key_range import KeyRange
 KEY_TYPES: Final = b"key"
 """Name under which the types of keys are kept."""
 _STEP: Final = 1024
+STEP_BYTES: Final = 1 << 20
+"""Of rows that a transaction takes in, about: rows that arrive meanwhile wait until all of it is recorded."""
 _NEAR_ROWS: Final = 4096
 """Rows that may be left when the other shard is asked to rest: they are taken in meanwhile."""
 
@@ -180,7 +182,7 @@ class Absorption:
         Args:
             store: Into which.
             key_end: Returns where the key ends in a name.
-            budget: Rows to look at, about.
+            budget: Rows to look at, about; fewer if they are large.
         """
         of_round = self._changed.round
         try:
@@ -189,7 +191,8 @@ class Absorption:
             return False
         try:
             if self._changed.round == of_round:
-                self._take(index, of_round, store, key_end, None if self.ends else budget)
+                affordable = None if self.ends else min(budget, _rows_of(STEP_BYTES, index))
+                self._take(index, of_round, store, key_end, affordable)
         finally:
             index.release()
         return self.is_complete
@@ -217,7 +220,7 @@ class Absorption:
         self.taken_rows += len(rows)
         left = None if budget is None else budget - len(names)
         while self._at is not None and (left is None or left > 0):
-            rows = self._next_part(index, store)
+            rows = self._next_part(index, store, _STEP if left is None else min(_STEP, left))
             store.take_rows(rows, key_end)
             self.taken_rows += len(rows)
             left = None if left is None else left - max(1, len(rows))
@@ -232,7 +235,7 @@ class Absorption:
             return False
         return self._at is None or name < self._at
 
-    def _next_part(self, index: CommittedIndex, store: TakingStore) -> Rows:
+    def _next_part(self, index: CommittedIndex, store: TakingStore, limit: int) -> Rows:
         """Return the next rows in order, with None for those that are here only; go on behind them."""
         at = self._at
         assert at is not None, "not all is read"
@@ -240,8 +243,8 @@ class Absorption:
             place for place, (begin, end) in enumerate(self._ranges) if begin <= at < end
         )
         end = self._ranges[position][1]
-        found = index.rows.scan(at, end, _STEP)
-        behind = found[-1][0] + b"\x00" if len(found) == _STEP else end
+        found = index.rows.scan(at, end, limit)
+        behind = found[-1][0] + b"\x00" if len(found) == limit else end
         theirs = dict(found)
         ours = {name: None for name in store.names_between(at, behind) if name not in theirs}
         if behind < end:
@@ -250,6 +253,12 @@ class Absorption:
             following = self._ranges[position + 1 :]
             self._at = following[0][0] if following else None
         return {**theirs, **ours}
+
+
+def _rows_of(size_bytes: int, index: CommittedIndex) -> int:
+    """Return how many rows have so many bytes on average; one at least."""
+    rows, total_bytes = index.rows.size()
+    return max(1, size_bytes * rows // total_bytes) if total_bytes else size_bytes
 
 
 def _why_foreign(index: CommittedIndex, store: TakingStore) -> str:

@@ -128,7 +128,7 @@ BROKEN = [
     Broken(by=_fork_does_not_compare_its_parent, invariants="S1 S6 S3", is_quick=True),
     Broken(by=_parent_goes_on_when_its_time_is_over, invariants="S1 S6"),
     Broken(by=_merge_does_not_compare_the_absorbed, invariants="S1 S6 S3", scenario=OFTEN_PAUSED),
-    Broken(by=_survivor_leaves_out_the_last_rows, invariants="S1 S3", is_quick=True),
+    Broken(by=_survivor_leaves_out_the_last_rows, invariants="S1 S3"),
     Broken(by=_shards_only_say_that_they_stand_at_one_place, invariants="S1 S6"),
 ]
 _ALL = os.environ.get("BROKEN_RULES", "") == "all"

@@ -91,7 +91,9 @@ nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-streams: ; STREAM_EXAMPLES=2000 $(PYTEST) -q --timeout 0 tests/property/consumer/test_streams_and_sql.py
 # Spark's processors on a real Spark and on shards: 200 traces a seed; tests/spark/test_random_processors.py has one.
 nightly-keyed: ; KEYED_SEEDS=0:60 $(PYTEST) -q --timeout 0 tests/spark/random_queries.py
-nightly-examples: ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py tests/e2e/docs/lakehouse_example.py
+# The newest Spark for which Delta and Iceberg have packages compacts the tables of one.
+nightly-examples: .cache/pyspark-4.1/.ready ; $(PYTEST) -q --timeout 0 tests/e2e/docs/keyed_examples.py tests/e2e/docs/lakehouse_example.py
+.cache/pyspark-4.1/.ready: | setup ; $(BIN)/uv pip install --quiet --target $(@D) "pyspark==4.1.*" && touch $@
 # Queries that stop on a real Spark, and go on on shards; and the tutorial that does so.
 nightly-import: ; IMPORT_SEEDS=0:24 $(PYTEST) -q --timeout 0 tests/spark/taken_over_queries.py tests/spark/tutorial_streaming_query.py
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py

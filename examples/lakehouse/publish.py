@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +29,14 @@ _BY_AIRCRAFT: Final = KeyColumn(
 )
 
 
-async def publish(broker: str, file: Path, days: int, *, pause_seconds: float = 0.0) -> int:
-    """Publish the flights of some days, with a pause behind each day; return how many."""
+async def publish(
+    broker: str, file: Path, days: int, *, skipped_days: int = 0, pause_seconds: float = 0.0
+) -> int:
+    """Publish the flights of days but the first ones, with a pause behind each day; return how many."""
     clock = MessageClock()
     publisher, flights = Publisher(clock, new_producer_id()), 0
     async with JournalClient(broker) as journals:
-        for rows in flights_by_day(file, days):
+        for rows in islice(flights_by_day(file, days), skipped_days, None):
             clock.update(time.time())
             publisher.publish_batch(_BY_AIRCRAFT, rows, JsonType())
             for pending in publisher.take_appends():
@@ -49,12 +52,14 @@ async def publish(broker: str, file: Path, days: int, *, pause_seconds: float = 
 @click.command()
 @click.option("--broker", envvar="BROKER_ADDRESS", default=BROKER_ADDRESS_DEFAULT)
 @click.option("--days", default=31, help="Of 2013, from its first one on.", show_default=True)
+@click.option("--skip", default=0, help="Days that were published before.", show_default=True)
 @click.option("--pause", default=0.0, show_default=True, help="Seconds behind each day.")
 @click.option("--directory", default="lakehouse", type=click.Path(path_type=Path))
-def main(broker: str, days: int, pause: float, directory: Path) -> None:
+def main(broker: str, days: int, skip: int, pause: float, directory: Path) -> None:
     """Publish flights into the journals of departures."""
-    flights = asyncio.run(publish(broker, unpack_flights(directory), days, pause_seconds=pause))
-    click.echo(f"{flights} flights of {days} days published")
+    file = unpack_flights(directory)
+    flights = asyncio.run(publish(broker, file, days, skipped_days=skip, pause_seconds=pause))
+    click.echo(f"{flights} flights of {days - skip} days published")
 
 
 if __name__ == "__main__":

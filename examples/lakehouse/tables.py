@@ -13,6 +13,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, TableProperties
 
+CATALOG: Final = "lakehouse"
+"""A SQL catalog keeps its name with each table: it is the one that `shardctl sink iceberg` was told."""
 ICEBERG_TABLE: Final = "lake.alerts"
 
 
@@ -25,7 +27,7 @@ def delta_table(directory: Path) -> DeltaTable:
 def iceberg_table(directory: Path) -> Iterator[Table]:
     """Lend the Iceberg table as it is now. Its catalog is a SQLite file, as `shardctl sink iceberg` was told."""
     uri = f"sqlite:///{directory.resolve()}/catalog.db"
-    with closing(load_catalog("default", type="sql", uri=uri)) as catalog:
+    with closing(load_catalog(CATALOG, type="sql", uri=uri)) as catalog:
         yield catalog.load_table(ICEBERG_TABLE)
 
 

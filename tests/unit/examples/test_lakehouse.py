@@ -13,6 +13,7 @@ from broadsheet.consumer.stores.delta.store import DeltaStore
 from broadsheet.consumer.stores.iceberg.store import IcebergStore
 from broadsheet.examples.lakehouse.dataset import differences
 from broadsheet.examples.lakehouse.tables import (
+    CATALOG,
     ICEBERG_TABLE,
     compact_delta,
     compact_iceberg,
@@ -40,6 +41,7 @@ def delta(directory: Path) -> Store:
 def iceberg(directory: Path) -> Store:
     """Return a sink into the Iceberg table."""
     catalog = {
+        "name": CATALOG,
         "type": "sql",
         "uri": f"sqlite:///{directory}/catalog.db",
         "warehouse": f"file://{directory}/warehouse",

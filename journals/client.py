@@ -46,6 +46,7 @@ from broadsheet.journals.listing import (
     probe_store,
     watch_journals,
 )
+from broadsheet.journals.message.division import DividedJournals
 from broadsheet.journals.pipelining import Pipelined
 from broadsheet.journals.reader import Reader, ReaderOptions, ReadSpan as ReadSpan
 from broadsheet.journals.route_cache import RouteCache
@@ -68,7 +69,7 @@ from broadsheet.wire.journal_pb2 import (
     ListResponse,
     ReadRequest,
 )
-from broadsheet.wire.labels import NAME, label_set
+from broadsheet.wire.labels import NAME, SPLIT_EPOCH, SPLIT_OF, label_set
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -112,6 +113,8 @@ class JournalClient:
             policy,
             clock,
         )
+        self.divided = DividedJournals()
+        """Divided journals that this client knows of; see `learn_divided`."""
         sums = KnownSumsCache(SumsRequests(self._transport).ask)
         self._fragments = FragmentOpener(policy.fragments, clock, sums)
 
@@ -166,6 +169,22 @@ class JournalClient:
         if not listing.journals:
             raise JournalNotFoundError(bare)
         return listing.journals[0]
+
+    async def learn_divided(self, divided: str = "") -> None:
+        """Look up which journals are divided, and into which parts, for the publishers of this client.
+
+        Args:
+            divided: A journal that is divided although its spec may not say so yet: its register does.
+
+        Raises:
+            EndpointError: no broker could be reached.
+        """
+        specs = [
+            each.spec
+            for label in (SPLIT_EPOCH, SPLIT_OF)
+            for each in (await self.list(LabelSelector(include=label_set((label, ""))))).journals
+        ]
+        self.divided.learn(specs, divided=divided)
 
     def watch_list(self, selector: LabelSelector | None = None) -> AsyncIterator[ListResult]:
         """Yield the whole listing now and whenever a listed spec changes, without end.

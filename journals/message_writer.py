@@ -8,6 +8,9 @@ then they show all of them, or, after `roll_back`, none.
     in a transaction       publish … flush … publish … commit   ► readers show them, in all journals
                            publish … flush … roll_back          ► readers show none of them
 
+A journal may be divided meanwhile: it refuses the first append of a transaction, and each one without, and the writer
+publishes those messages into its parts (`broadsheet.journals.message.division`).
+
 An append whose answer was lost is sent again as it is: readers that sequence messages by UUIDs count the copy once.
 Each transaction has a producer of its own, so that a late copy of its acknowledgement cannot undo a later one.
 """
@@ -18,17 +21,26 @@ import time
 from collections.abc import Mapping as MappingOf, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.message_type import MessageType
-from broadsheet.journals.errors import AppendOutcomeUnknownError
+from broadsheet.journals.content.registry import framing_for
+from broadsheet.journals.errors import (
+    AppendOutcomeUnknownError,
+    JournalError,
+    RegisterMismatchError,
+)
+from broadsheet.journals.message.batch import batch_of
+from broadsheet.journals.message.division import UNDIVIDED, is_divided
 from broadsheet.journals.message.partitioning import MappedJournal, Mapping
-from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.publisher import PendingAppend, Publisher
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 
 REPEATS_MAX: Final = 5
 """Repetitions of an append whose answer was lost."""
+_Unsent: TypeAlias = tuple[Mapping | MappedJournal, MessageType]
+"""The mapping of a message of the buffer, and its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +72,8 @@ class MessageWriter:
         self._transaction = transaction
         self._clock = MessageClock()
         self._publisher = Publisher(self._clock, new_producer_id())
-        self._buffered: dict[str, int] = {}
-        """Messages that are not appended, by journal."""
+        self._buffered: dict[str, list[_Unsent]] = {}
+        """How messages that are not appended were published, by journal: if that is divided, they are again."""
         self._published: dict[str, PublishedRange] = {}
 
     @property
@@ -86,11 +98,18 @@ class MessageWriter:
         """
         self._clock.update(time.time())
         mapped = mapping if isinstance(mapping, MappedJournal) else mapping(message)
+        if self._journals.divided.parts:
+            mapped = self._journals.divided.mapped(mapped, mapping, message)
         if self._transaction:
             self._publisher.publish_uncommitted(mapped, message, message_type)
         else:
             self._publisher.publish_committed(mapped, message, message_type)
-        self._buffered[mapped.journal] = self._buffered.get(mapped.journal, 0) + 1
+        how = mapping, message_type
+        buffered = self._buffered.get(mapped.journal)
+        if buffered is None:
+            self._buffered[mapped.journal] = [how]
+        else:
+            buffered.append(how)
 
     async def flush(self) -> Sequence[PublishedRange]:
         """Append what is buffered; return this append's range in each journal.
@@ -101,10 +120,30 @@ class MessageWriter:
             EndpointError: no broker could be reached.
         """
         ranges = []
-        for append in self._publisher.take_appends():
-            messages = self._buffered.pop(append.journal)
-            ranges.append(await self._append(append.journal, append.content, messages))
+        while appends := self._publisher.take_appends():
+            for append in appends:
+                unsent = self._buffered.pop(append.journal)
+                try:
+                    ranges.append(await self._append(append.journal, append.content, len(unsent)))
+                except RegisterMismatchError as error:
+                    if not is_divided(error.registers):
+                        raise
+                    await self._publish_again(append, unsent)
         return ranges
+
+    async def _publish_again(self, refused: PendingAppend, unsent: Sequence[_Unsent]) -> None:
+        """Buffer messages that a divided journal has refused once more, for its parts."""
+        journal = refused.journal
+        await self._journals.learn_divided(journal)
+        if journal not in self._journals.divided.parts:
+            raise JournalError(journal, "it is divided, and none of its parts was found")
+        for frame, (mapping, message_type) in zip(refused.content, unsent, strict=True):
+            framing = framing_for(message_type.content_type, journal=journal)
+            frames = framing.unframer(journal=journal, offset=0).feed(frame)
+            batch, _ = batch_of(journal, frames, message_type)
+            # As it was encoded: the caller may have changed its object since.
+            (message,) = batch.messages()
+            self.publish(mapping, message, message_type)
 
     async def commit(self) -> Sequence[PublishedRange]:
         """Flush, and have readers show the transaction; return its whole range in each journal.
@@ -117,7 +156,7 @@ class MessageWriter:
         """
         await self.flush()
         for intent in self._publisher.build_ack_intents():
-            await self._append(intent.journal, [intent.content], 0)
+            await self._append(intent.journal, [intent.content], 0, is_acknowledgement=True)
         ranges = list(self._published.values())
         if self._transaction:
             self._begin_again()
@@ -134,7 +173,7 @@ class MessageWriter:
         rollbacks = self._publisher.take_rollbacks()
         for rollback in rollbacks:
             if rollback.journal in appended:
-                await self._append(rollback.journal, [rollback.content], 0)
+                await self._append(rollback.journal, [rollback.content], 0, is_acknowledgement=True)
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -143,23 +182,32 @@ class MessageWriter:
         self._published = {}
 
     async def _append(
-        self, journal: str, content: Sequence[bytes], messages: int
+        self,
+        journal: str,
+        content: Sequence[bytes],
+        messages: int,
+        *,
+        is_acknowledgement: bool = False,
     ) -> PublishedRange:
         repeats = 0
+        # A transaction that has begun in a journal ends there: the journal is sealed behind it.
+        has_begun = is_acknowledgement or (self._transaction and journal in self._published)
+        check = None if has_begun else UNDIVIDED
         while True:
             try:
-                commit = (await self._journals.append(journal, content)).commit
+                appended = await self._journals.append(journal, content, check_registers=check)
                 break
             except AppendOutcomeUnknownError:
                 # The same UUIDs again: readers drop whichever copy comes second.
                 repeats += 1
                 if repeats > REPEATS_MAX:
                     raise
-        appended = PublishedRange(journal, messages, commit.begin, commit.end)
+        commit = appended.commit
+        published = PublishedRange(journal, messages, commit.begin, commit.end)
         before = self._published.get(journal)
         self._published[journal] = (
-            appended
+            published
             if before is None
             else replace(before, messages=before.messages + messages, end=commit.end)
         )
-        return appended
+        return published

@@ -25,7 +25,7 @@ from broadsheet.journals.message.partitioning import (
 )
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec, Label, LabelSelector, LabelSet
-from broadsheet.wire.labels import CONTENT_TYPE, NAME, parse_selector, value_of, values_of
+from broadsheet.wire.labels import CONTENT_TYPE, NAME, SPLIT_OF, parse_selector, value_of, values_of
 
 Rule: TypeAlias = Literal["modulo", "rendezvous", "random"]
 RANDOM: Final = "random"
@@ -100,6 +100,8 @@ async def open_topic(
     specs = await _listed(journals, name, selector)
     content = content_of(value_of(specs[0].labels, CONTENT_TYPE), journal=specs[0].name)
     _require_alike(specs, content)
+    await journals.learn_divided()
+    specs = undivided_roots(specs)
     return Topic(
         tuple(MappedJournal(spec.name, content.name) for spec in specs),
         content,
@@ -140,6 +142,15 @@ async def _listed(
             raise JournalNotFoundError(name, "no journal's name begins so")
         raise NoPartitionsError
     return found
+
+
+def undivided_roots(specs: Sequence[JournalSpec]) -> list[JournalSpec]:
+    """Return journals without the parts of others among them: publishers reach those by the key, behind the mapping.
+
+    So no key changes its journal but for those of a journal that is divided.
+    """
+    names = {spec.name for spec in specs}
+    return [spec for spec in specs if value_of(spec.labels, SPLIT_OF) not in names]
 
 
 def _name(spec: JournalSpec) -> str:

@@ -163,6 +163,8 @@ def keyed() -> None:
                 "quarantined": "List unknown entries that the broker moved to quarantine.",
                 "read": "Write a journal's bytes to standard output.",
                 "reset-head": "Accept that the end of journals was lost.",
+                "split": "Divide the keys of a journal among two new ones, while it is written and read.",
+                "splits": "Show the divisions of journals that are under way.",
                 "suspend": "Suspend journals that receive no appends.",
                 "verify": "Compare stored fragments with their checksums.",
                 "wait": "Wait until the fragment store of each journal has it.",

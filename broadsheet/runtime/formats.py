@@ -32,6 +32,8 @@ class FormatLevel(IntEnum):
     """Releases that tell no level, and Gazette's members."""
     KEY_RANGES = 2
     """Shards that own a range of keys: others would handle the keys of all."""
+    DIVIDED_JOURNALS = 3
+    """Sources that are read behind others: earlier members would read them at once, and publish where none reads."""
 
 
 LEVEL: Final = int(max(FormatLevel))

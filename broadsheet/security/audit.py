@@ -83,6 +83,16 @@ _AUDITED: Mapping[str, tuple[str, _Describe]] = {
         "cancel_merge",
         lambda request: {"survivor": request.survivor},
     ),
+    "/broadsheet.v1.ElasticService/SplitJournal": (
+        "split_journal",
+        lambda request: (
+            None if request.dry_run else {"journal": request.journal, "at_group": request.at_group}
+        ),
+    ),
+    "/broadsheet.v1.ElasticService/LeaveJournal": (
+        "leave_journal",
+        lambda request: {"shard": request.shard, "journal": request.journal},
+    ),
     "/broadsheet.v1.ElasticService/PrepareFork": (
         "prepare_fork",
         lambda request: {"shard": request.parent, "child": request.child},

@@ -520,3 +520,211 @@ class PrepareForkResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrepareForkResponse: _TypeAlias = PrepareForkResponse  # noqa: Y015
+
+@_typing.final
+class SplitJournalRequest(_message.Message):
+    """SplitJournalRequest names the journal, and where it is divided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    AT_GROUP_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    at_group: _builtins.int
+    """First group of keys of the second part, from 1. 0: the middle of the journal's range."""
+    dry_run: _builtins.bool
+    """Tell the plan, and change nothing."""
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        at_group: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_group", b"at_group", "dry_run", b"dry_run", "journal", b"journal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitJournalRequest: _TypeAlias = SplitJournalRequest  # noqa: Y015
+
+@_typing.final
+class JournalPart(_message.Message):
+    """JournalPart is a journal that takes a part of the keys of a divided one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    begin: _builtins.int
+    """Groups of its keys: begin, and end, exclusive."""
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        begin: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "journal", b"journal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalPart: _TypeAlias = JournalPart  # noqa: Y015
+
+@_typing.final
+class SplitJournalResponse(_message.Message):
+    """SplitJournalResponse is the plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Of etcd, that began it; 0 of a dry run."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalPart]: ...
+    @_builtins.property
+    def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shards that read the journal, which read the parts behind it."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___JournalPart] | None = ...,
+        readers: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "readers", b"readers", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitJournalResponse: _TypeAlias = SplitJournalResponse  # noqa: Y015
+
+@_typing.final
+class ListJournalSplitsRequest(_message.Message):
+    """ListJournalSplitsRequest asks for all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJournalSplitsRequest: _TypeAlias = ListJournalSplitsRequest  # noqa: Y015
+
+@_typing.final
+class ListJournalSplitsResponse(_message.Message):
+    """ListJournalSplitsResponse has them, by journal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class JournalSplit(_message.Message):
+        """JournalSplit is one that is not over."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        JOURNAL_FIELD_NUMBER: _builtins.int
+        PARTS_FIELD_NUMBER: _builtins.int
+        PHASE_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        journal: _builtins.str
+        phase: _builtins.str
+        """preparing, leaving, draining or sealed."""
+        reason: _builtins.str
+        """What it waits for; empty: nothing."""
+        @_builtins.property
+        def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalPart]: ...
+        def __init__(
+            self,
+            *,
+            journal: _builtins.str = ...,
+            parts: _abc.Iterable[Global___JournalPart] | None = ...,
+            phase: _builtins.str = ...,
+            reason: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "parts", b"parts", "phase", b"phase", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SPLITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListJournalSplitsResponse.JournalSplit]: ...
+    def __init__(
+        self,
+        *,
+        splits: _abc.Iterable[Global___ListJournalSplitsResponse.JournalSplit] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["splits", b"splits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJournalSplitsResponse: _TypeAlias = ListJournalSplitsResponse  # noqa: Y015
+
+@_typing.final
+class LeaveJournalRequest(_message.Message):
+    """LeaveJournalRequest names the shard that publishes, and the divided journal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    journal: _builtins.str
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        journal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveJournalRequest: _TypeAlias = LeaveJournalRequest  # noqa: Y015
+
+@_typing.final
+class LeaveJournalResponse(_message.Message):
+    """LeaveJournalResponse says that all that the shard published into the journal is acknowledged there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSIGNMENT_KEY_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_CREATE_REVISION_FIELD_NUMBER: _builtins.int
+    assignment_key: _builtins.bytes
+    """The primary's assignment: key, and the revision that created it. The answer holds if that is there still."""
+    assignment_create_revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        assignment_key: _builtins.bytes = ...,
+        assignment_create_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_create_revision", b"assignment_create_revision", "assignment_key", b"assignment_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveJournalResponse: _TypeAlias = LeaveJournalResponse  # noqa: Y015

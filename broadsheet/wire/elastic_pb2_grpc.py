@@ -65,6 +65,21 @@ class ElasticServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.FromString,
                 _registered_method=True)
+        self.SplitJournal = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/SplitJournal',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.SplitJournalRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.SplitJournalResponse.FromString,
+                _registered_method=True)
+        self.ListJournalSplits = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/ListJournalSplits',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsResponse.FromString,
+                _registered_method=True)
+        self.LeaveJournal = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/LeaveJournal',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.FromString,
+                _registered_method=True)
         self.PrepareFork = channel.unary_unary(
                 '/broadsheet.v1.ElasticService/PrepareFork',
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.PrepareForkRequest.SerializeToString,
@@ -118,6 +133,28 @@ class ElasticServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SplitJournal(self, request, context):
+        """SplitJournal begins to divide a journal by key among new ones, or tells what it would do. Any member can be asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJournalSplits(self, request, context):
+        """ListJournalSplits returns the divisions of journals that are not over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveJournal(self, request, context):
+        """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
+        until all that it published there is acknowledged. Members ask each other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareFork(self, request, context):
         """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other.
         """
@@ -157,6 +194,21 @@ def add_ElasticServiceServicer_to_server(servicer, server):
                     servicer.ListMerges,
                     request_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.SerializeToString,
+            ),
+            'SplitJournal': grpc.unary_unary_rpc_method_handler(
+                    servicer.SplitJournal,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.SplitJournalRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.SplitJournalResponse.SerializeToString,
+            ),
+            'ListJournalSplits': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJournalSplits,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsResponse.SerializeToString,
+            ),
+            'LeaveJournal': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveJournal,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.SerializeToString,
             ),
             'PrepareFork': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareFork,
@@ -327,6 +379,87 @@ class ElasticService(object):
             '/broadsheet.v1.ElasticService/ListMerges',
             consumer_dot_protocol_dot_elastic__pb2.ListMergesRequest.SerializeToString,
             consumer_dot_protocol_dot_elastic__pb2.ListMergesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SplitJournal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/SplitJournal',
+            consumer_dot_protocol_dot_elastic__pb2.SplitJournalRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.SplitJournalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJournalSplits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/ListJournalSplits',
+            consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.ListJournalSplitsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveJournal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/LeaveJournal',
+            consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,14 @@ class ElasticServiceStub:
     """CancelMerge gives a merge up, as long as the absorbed shard serves."""
     ListMerges: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.ListMergesRequest, _elastic_pb2.ListMergesResponse]
     """ListMerges returns the merges that are not over."""
+    SplitJournal: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.SplitJournalRequest, _elastic_pb2.SplitJournalResponse]
+    """SplitJournal begins to divide a journal by key among new ones, or tells what it would do. Any member can be asked."""
+    ListJournalSplits: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.ListJournalSplitsRequest, _elastic_pb2.ListJournalSplitsResponse]
+    """ListJournalSplits returns the divisions of journals that are not over."""
+    LeaveJournal: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.LeaveJournalRequest, _elastic_pb2.LeaveJournalResponse]
+    """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
+    until all that it published there is acknowledged. Members ask each other.
+    """
     PrepareFork: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
 
@@ -65,6 +73,14 @@ class ElasticServiceAsyncStub(ElasticServiceStub):
     """CancelMerge gives a merge up, as long as the absorbed shard serves."""
     ListMerges: _aio.UnaryUnaryMultiCallable[_elastic_pb2.ListMergesRequest, _elastic_pb2.ListMergesResponse]  # type: ignore[assignment]
     """ListMerges returns the merges that are not over."""
+    SplitJournal: _aio.UnaryUnaryMultiCallable[_elastic_pb2.SplitJournalRequest, _elastic_pb2.SplitJournalResponse]  # type: ignore[assignment]
+    """SplitJournal begins to divide a journal by key among new ones, or tells what it would do. Any member can be asked."""
+    ListJournalSplits: _aio.UnaryUnaryMultiCallable[_elastic_pb2.ListJournalSplitsRequest, _elastic_pb2.ListJournalSplitsResponse]  # type: ignore[assignment]
+    """ListJournalSplits returns the divisions of journals that are not over."""
+    LeaveJournal: _aio.UnaryUnaryMultiCallable[_elastic_pb2.LeaveJournalRequest, _elastic_pb2.LeaveJournalResponse]  # type: ignore[assignment]
+    """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
+    until all that it published there is acknowledged. Members ask each other.
+    """
     PrepareFork: _aio.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]  # type: ignore[assignment]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
 
@@ -118,6 +134,32 @@ class ElasticServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elastic_pb2.ListMergesResponse, _abc.Awaitable[_elastic_pb2.ListMergesResponse]]:
         """ListMerges returns the merges that are not over."""
+
+    @_abc_1.abstractmethod
+    def SplitJournal(
+        self,
+        request: _elastic_pb2.SplitJournalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elastic_pb2.SplitJournalResponse, _abc.Awaitable[_elastic_pb2.SplitJournalResponse]]:
+        """SplitJournal begins to divide a journal by key among new ones, or tells what it would do. Any member can be asked."""
+
+    @_abc_1.abstractmethod
+    def ListJournalSplits(
+        self,
+        request: _elastic_pb2.ListJournalSplitsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elastic_pb2.ListJournalSplitsResponse, _abc.Awaitable[_elastic_pb2.ListJournalSplitsResponse]]:
+        """ListJournalSplits returns the divisions of journals that are not over."""
+
+    @_abc_1.abstractmethod
+    def LeaveJournal(
+        self,
+        request: _elastic_pb2.LeaveJournalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elastic_pb2.LeaveJournalResponse, _abc.Awaitable[_elastic_pb2.LeaveJournalResponse]]:
+        """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
+        until all that it published there is acknowledged. Members ask each other.
+        """
 
     @_abc_1.abstractmethod
     def PrepareFork(

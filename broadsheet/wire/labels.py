@@ -57,6 +57,16 @@ FORK_OF = "broadsheet.dev/fork-of"
 """The shard from whose log a shard is being made by a split; it serves nothing until the label is gone."""
 ABSORBS = "broadsheet.dev/absorbs"
 """The shard of the same family whose keys a shard is taking over by a merge."""
+PUBLISHERS = "broadsheet.dev/publishers"
+"""Set by an operator to `checked`: all that publish into a journal look whether it is divided."""
+PUBLISHERS_CHECKED = "checked"
+SPLIT_OF = "broadsheet.dev/split-of"
+"""The journal of which another one takes a part of the keys, with the bounds `KEY_BEGIN` and `KEY_END`."""
+SPLIT_EPOCH = "broadsheet.dev/split-epoch"
+"""1 of a journal that is divided: publishers choose one of its parts. Also the name of its register."""
+SPLIT_EPOCH_DIVIDED = "1"
+SEALED_AT = "broadsheet.dev/sealed-at"
+"""Offset behind the seal of a divided journal, decimal: its parts are read by who has read through it."""
 SINGLE_VALUED = (
     ABSORBS,
     CONTENT_TYPE,
@@ -69,8 +79,12 @@ SINGLE_VALUED = (
     MANAGED_BY,
     MESSAGE_SUBTYPE,
     MESSAGE_TYPE,
+    PUBLISHERS,
     RECOVERY_LOG_OF,
     REGION,
+    SEALED_AT,
+    SPLIT_EPOCH,
+    SPLIT_OF,
     WEIGHT,
 )
 """Names that may have one value at most."""

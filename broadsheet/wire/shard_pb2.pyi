@@ -64,19 +64,25 @@ class ShardSpec(_message.Message):
 
         JOURNAL_FIELD_NUMBER: _builtins.int
         MIN_OFFSET_FIELD_NUMBER: _builtins.int
+        AFTER_FIELD_NUMBER: _builtins.int
         journal: _builtins.str
         """May carry a `;meta` suffix; then it is checkpointed apart."""
         min_offset: _builtins.int
         """Lower bound of reading, bytes."""
+        after: _builtins.str
+        """Another source of the shard, which was divided into this one and others: nothing of this one is read before that
+        one is read to its seal. Empty: reading begins at once.
+        """
         def __init__(
             self,
             *,
             journal: _builtins.str = ...,
             min_offset: _builtins.int = ...,
+            after: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "min_offset", b"min_offset"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "journal", b"journal", "min_offset", b"min_offset"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -187,6 +187,24 @@ def _validate_sources(spec: ShardSpec) -> None:
                     f"after {shown(previous)}",
                 )
         previous = source.journal
+    _validate_after(spec)
+
+
+def _validate_after(spec: ShardSpec) -> None:
+    divided = [source for source in spec.sources if source.after]
+    if not divided:
+        return
+    after = {source.journal: source.after for source in spec.sources}
+    for source in divided:
+        seen, name = {source.journal}, source.after
+        while name:
+            require(
+                name in after and name not in seen,
+                f"sources[{source.journal}].after",
+                f"expected another source of the shard, which waits for none of its own parts, got {shown(name)}",
+            )
+            seen.add(name)
+            name = after[name]
 
 
 def validate_consumer_spec(spec: ConsumerSpec) -> None:

@@ -13,12 +13,16 @@ from broadsheet.wire.elastic_pb2 import (
     CancelMergeResponse,
     CancelSplitRequest,
     CancelSplitResponse,
+    ListJournalSplitsRequest,
+    ListJournalSplitsResponse,
     ListMergesRequest,
     ListMergesResponse,
     ListSplitsRequest,
     ListSplitsResponse,
     MergeShardsRequest,
     MergeShardsResponse,
+    SplitJournalRequest,
+    SplitJournalResponse,
     SplitShardRequest,
     SplitShardResponse,
 )
@@ -28,6 +32,8 @@ from broadsheet.wire.shard_pb2 import ApplyRequest
 _SPLIT = RpcMethod(ElasticServiceStub, "SplitShard", SplitShardResponse)
 _CANCEL = RpcMethod(ElasticServiceStub, "CancelSplit", CancelSplitResponse)
 _LIST = RpcMethod(ElasticServiceStub, "ListSplits", ListSplitsResponse)
+_SPLIT_JOURNAL = RpcMethod(ElasticServiceStub, "SplitJournal", SplitJournalResponse)
+_LIST_JOURNALS = RpcMethod(ElasticServiceStub, "ListJournalSplits", ListJournalSplitsResponse)
 _MERGE = RpcMethod(ElasticServiceStub, "MergeShards", MergeShardsResponse)
 _CANCEL_MERGE = RpcMethod(ElasticServiceStub, "CancelMerge", CancelMergeResponse)
 _LIST_MERGES = RpcMethod(ElasticServiceStub, "ListMerges", ListMergesResponse)
@@ -139,6 +145,34 @@ class ElasticClient(MemberClient):
             _LIST_MERGES, ListMergesRequest(), expiring(Capability.LIST)
         )
         return list(response.merges)
+
+    async def split_journal(
+        self, journal: str, *, at_group: int | None = None, dry_run: bool = False
+    ) -> SplitJournalResponse:
+        """Begin to divide a journal by key, or only plan it; return the plan. The members do the rest.
+
+        Args:
+            journal: Its name.
+            at_group: First group of keys of the second part, from 1; None: the middle of the journal's groups.
+            dry_run: Tell the plan, and change nothing.
+
+        Raises:
+            ValidationError: the journal cannot be divided so; the error says why.
+            RpcFailedError: there is no such journal, or it is being divided.
+        """
+        response, _ = await self._rpc.request(
+            _SPLIT_JOURNAL,
+            SplitJournalRequest(journal=journal, at_group=at_group or 0, dry_run=dry_run),
+            expiring(Capability.APPLY),
+        )
+        return response
+
+    async def journal_splits(self) -> Sequence[ListJournalSplitsResponse.JournalSplit]:
+        """Return the divisions of journals that are not over, by journal."""
+        response, _ = await self._rpc.request(
+            _LIST_JOURNALS, ListJournalSplitsRequest(), expiring(Capability.LIST)
+        )
+        return list(response.splits)
 
     async def _split(
         self, shard_id: str, at_group: int | None, child: str, *, dry_run: bool

@@ -28,6 +28,7 @@ from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.member.failure_detector import FailureDetector
+from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.load_report import decode_report, reported_spread
 from broadsheet.consumer.member.load_reporter import REPORT_SECONDS, LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
@@ -155,6 +156,7 @@ class MemberParts:
     """The same."""
     load_reporter: LoadReporter
     autoscaler: Autoscaler
+    journal_splitter: JournalSplitter
     move_log: MoveLog
     """Of what this member does without leading."""
     changes: ShardChangeLog
@@ -214,6 +216,14 @@ def compose(given: Surroundings) -> MemberParts:
         standby_take_over=_standby_take_over(given, membership, move_log, broker_watch),
         load_reporter=_load_reporter(given, membership, session, local_shards),
         autoscaler=_autoscaler(given, membership, session),
+        journal_splitter=JournalSplitter(
+            membership,
+            given.journals,
+            given.application,
+            parents,
+            leads=lambda: session.leadership.fence is not None,
+            clock=given.clock,
+        ),
         move_log=move_log,
         changes=changes,
         drains=drains,

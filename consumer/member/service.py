@@ -328,6 +328,7 @@ class Service:
                 group.start_soon(server.watch(), name="watch server")
                 group.start_soon(parts.load_reporter.run(), name="report load")
                 group.start_soon(parts.autoscaler.run(), name="autoscale")
+                group.start_soon(parts.journal_splitter.run(), name="divide journals")
                 group.start_soon(self._processes.watch_loop(), name="watch loop")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")

@@ -1,9 +1,12 @@
-"""The Elastic service: SplitShard, CancelSplit, ListSplits; MergeShards, CancelMerge, ListMerges; PrepareFork.
+"""The Elastic service: splits and merges of shards, divisions of journals, and what members ask each other for them.
 
 SplitShard, CancelSplit     by any member: one transaction in etcd; the child's replica does the rest
 MergeShards, CancelMerge    by any member: one transaction in etcd; the survivor's primary does the rest
 ListSplits, ListMerges      by any member, from etcd
 PrepareFork                 by the member of the primary that is to rest, for the child's or the survivor's
+SplitJournal                by any member: one key in etcd; the leader's member does the rest
+ListJournalSplits           by any member, from etcd
+LeaveJournal                by the member of the primary that publishes, for the leader's
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers
 from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.journal_splits import JournalSplits
 from broadsheet.consumer.rpc.stored_shards import StoredShards
 from broadsheet.consumer.shard.holding import order_of
 from broadsheet.consumer.shard.primary import indivisible
@@ -66,11 +70,16 @@ from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.wire import elastic_pb2_grpc
+from broadsheet.wire.alphabet import validate_journal_name
 from broadsheet.wire.elastic_pb2 import (
     CancelMergeRequest,
     CancelMergeResponse,
     CancelSplitRequest,
     CancelSplitResponse,
+    LeaveJournalRequest,
+    LeaveJournalResponse,
+    ListJournalSplitsRequest,
+    ListJournalSplitsResponse,
     ListMergesRequest,
     ListMergesResponse,
     ListSplitsRequest,
@@ -79,11 +88,13 @@ from broadsheet.wire.elastic_pb2 import (
     MergeShardsResponse,
     PrepareForkRequest,
     PrepareForkResponse,
+    SplitJournalRequest,
+    SplitJournalResponse,
     SplitShardRequest,
     SplitShardResponse,
 )
 from broadsheet.wire.key_range import GROUPS
-from broadsheet.wire.labels import FORK_OF, ID, label_set, selector, value_of
+from broadsheet.wire.labels import FORK_OF, ID, is_scoped, label_set, selector, value_of
 from broadsheet.wire.shard_pb2 import ShardSpec
 from broadsheet.wire.validation_shard import validate_shard_id
 
@@ -127,6 +138,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._spread = spread
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(membership, self._stored)
+        self._journal_splits = JournalSplits(membership, local_shards, journals)
 
     async def SplitShard(  # noqa: N802 - gRPC's name
         self, request: SplitShardRequest, context: Context
@@ -326,6 +338,37 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             response.merges.append(_merge_of(survivor, record))
         return response
 
+    async def SplitJournal(  # noqa: N802 - gRPC's name
+        self, request: SplitJournalRequest, context: Context
+    ) -> SplitJournalResponse:
+        """Begin to divide a journal, or return the plan."""
+        validate_journal_name(request.journal)
+        if request.at_group >= GROUPS:
+            raise ValidationError("at_group", f"expected 1 to {GROUPS - 1}, got {request.at_group}")
+        if is_scoped(claims_of(context).selector):
+            raise NotAuthorizedError(
+                f"journal {request.journal}: it is divided for all shards, and the token names some"
+            )
+        return await self._journal_splits.begin(request)
+
+    async def ListJournalSplits(  # noqa: N802 - gRPC's name
+        self, request: ListJournalSplitsRequest, context: Context
+    ) -> ListJournalSplitsResponse:
+        """Return the divisions of journals that are not over."""
+        del request
+        if is_scoped(claims_of(context).selector):
+            return ListJournalSplitsResponse()
+        return await self._journal_splits.list()
+
+    async def LeaveJournal(  # noqa: N802 - gRPC's name
+        self, request: LeaveJournalRequest, context: Context
+    ) -> LeaveJournalResponse:
+        """Have a primary here publish into the parts of a divided journal, and settle what it published before."""
+        validate_shard_id(request.shard, "shard")
+        validate_journal_name(request.journal)
+        await self._visible_spec(request.shard, claims_of(context))
+        return await self._journal_splits.leave(request.shard, request.journal)
+
     async def _splitting(self) -> frozenset[str]:
         """Return the shards with a part in a split that is not over."""
         prefix = forks_prefix(self._keys.root)
@@ -428,6 +471,31 @@ class PeerParentCaller:
             assignment=HeldKey(response.assignment_key, response.assignment_create_revision),
             read_through=dict(response.read_through),
         )
+
+    async def leave(self, shard_id: str, journal: str, *, timeout_seconds: float) -> HeldKey:
+        """Have a shard's primary leave a divided journal; return its assignment, by which that holds.
+
+        Raises:
+            SplitDelayedError: it does not now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
+        stub = elastic_pb2_grpc.ElasticServiceStub(
+            self._peers.channel_at(self._endpoint_of(shard_id))
+        )
+        claims = expiring(
+            Capability.APPLY, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
+        )
+        request = LeaveJournalRequest(shard=shard_id, journal=journal)
+        try:
+            response = await stub.LeaveJournal(
+                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
+            )
+        except grpc.aio.AioRpcError as error:
+            details = error.details() or error.code().name
+            raise SplitDelayedError(
+                f"shard {shard_id} did not leave {journal}: {details}"
+            ) from error
+        return HeldKey(response.assignment_key, response.assignment_create_revision)
 
     def _endpoint_of(self, parent: str) -> str:
         for assignment in self._key_space.assignments_of(ItemId(parent)):

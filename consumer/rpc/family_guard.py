@@ -18,11 +18,13 @@ from broadsheet.consumer.elastic.family import (
     is_of_family,
     members_of,
 )
+from broadsheet.consumer.elastic.journal_split import check_parts_kept
 from broadsheet.consumer.registry.key_space import is_visible, shard_of
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.shard_changes import UNCONDITIONAL, StoredSpec, require_bound
 from broadsheet.consumer.rpc.stored_shards import StoredShards
 from broadsheet.runtime.formats import FormatLevel
+from broadsheet.wire.alphabet import within
 from broadsheet.wire.journal_pb2 import LabelSelector
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
@@ -64,6 +66,10 @@ class FamilyGuard:
         """
         held = await self._stored.present(changes)
         visible = {key: each.spec for key, each in held.items() if is_visible(each.spec, allowed)}
+        for index, change in enumerate(changes):
+            if change.HasField("upsert") and change.upsert.id in visible:
+                with within(f"changes[{index}].upsert"):
+                    check_parts_kept(visible[change.upsert.id], change.upsert)
         families = _touched(changes, visible)
         compares = list(self._unchanged(changes, held, checkpoint))
         operations: list[Operation] = []
@@ -83,6 +89,8 @@ class FamilyGuard:
         if any(is_of_family(each.upsert) for each in changes):
             # Last, because the level never falls: what is refused anyway must not raise it.
             await self.require_ranges()
+        if any(source.after for each in changes for source in each.upsert.sources):
+            await self.require_divided()
         guarded = TxnCheckpoint(
             tuple(dict.fromkeys((*checkpoint.compares, *compares))),
             (*checkpoint.operations, *operations),
@@ -101,6 +109,18 @@ class FamilyGuard:
         if self._formats is not None:
             await self._formats.require(
                 FormatLevel.KEY_RANGES, what="a shard that owns a range of keys"
+            )
+
+    async def require_divided(self) -> None:
+        """Return once sources may be read behind others; as `require_ranges`.
+
+        Raises:
+            FormatLevelError: a member of an earlier release would read them at once.
+            TxnConflictError: members joined again and again meanwhile.
+        """
+        if self._formats is not None:
+            await self._formats.require(
+                FormatLevel.DIVIDED_JOURNALS, what="a journal that is divided"
             )
 
     async def seen_revision(self, family: str) -> int:

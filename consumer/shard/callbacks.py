@@ -41,6 +41,7 @@ from broadsheet.journals.message.batch import (
 )
 from broadsheet.journals.message.checkpoint import build_checkpoint
 from broadsheet.journals.message.clock_watch import clock_ahead, first_ahead, latest_clock
+from broadsheet.journals.message.division import DividedJournals
 from broadsheet.journals.message.publisher import PendingAppend, Publisher
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.uuid import MessageClock
@@ -110,6 +111,7 @@ class StampedPublisher:
         carried_bytes_max: int,
         clock_delta_seconds: float = 0.0,
         records: RecordOutputs | None = None,
+        divided: DividedJournals | None = None,
     ) -> None:
         """Create the publisher.
 
@@ -119,6 +121,7 @@ class StampedPublisher:
             carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
             clock_delta_seconds: Added to wall time in the UUIDs of published messages.
             records: Takes what is published into other systems; None: there are none.
+            divided: Journals that are divided; None: none is.
         """
         self.records = records
         self.clock = clock
@@ -129,6 +132,7 @@ class StampedPublisher:
             producer_id,
             carried_bytes_max=carried_bytes_max,
             records=records,
+            divided=divided,
         )
 
     def begin(self) -> None:

@@ -160,6 +160,28 @@ class ForkHolding:
         # Shielded: what was begun for a caller that gives up is brought to its end all the same.
         return await asyncio.shield(order.answer)
 
+    async def settle(self) -> HeldKey:
+        """Rest until all that was published is acknowledged, then go on; return our assignment.
+
+        Raises:
+            SplitDelayedError: not now; the error says why.
+        """
+        shard, transactions = self._shard, self._transactions
+        if not self._idle.is_set() or transactions.standstill.locked():
+            raise SplitDelayedError(f"shard {shard.id} rests for a split or a merge")
+        assignment = HeldKey.of(shard.assignment.kv)
+        async with transactions.standstill:
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await transactions.rest().wait()
+            except TimeoutError:
+                raise SplitDelayedError(
+                    f"shard {shard.id} did not commit within {CLOSE_SECONDS:g} s: look at its commits"
+                ) from None
+            finally:
+                transactions.go_on()
+        return assignment
+
     async def resting_is_over(self) -> None:
         """Wait until no fork has this shard rest."""
         await self._idle.wait()

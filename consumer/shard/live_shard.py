@@ -28,7 +28,7 @@ from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.state.load import Lag
 from broadsheet.consumer.application import FollowingApplication, Store
 from broadsheet.consumer.elastic.family import is_fork
-from broadsheet.consumer.elastic.flip import Rest
+from broadsheet.consumer.elastic.flip import HeldKey, Rest
 from broadsheet.consumer.errors import (
     AssignmentLostError,
     ShardHeldBackError,
@@ -307,6 +307,16 @@ class LiveShard:
         if not self.is_ready or self._stopping:
             raise SplitDelayedError(f"shard {self.id} does not serve here now")
         return await self._attempt.holding.prepare(order)
+
+    async def settle_publishing(self) -> HeldKey:
+        """Have all that was published acknowledged; return the assignment with which we publish.
+
+        Raises:
+            SplitDelayedError: not now: we do not serve, or rest.
+        """
+        if not self.is_ready or self._stopping:
+            raise SplitDelayedError(f"shard {self.id} does not serve here now")
+        return await self._attempt.holding.settle()
 
     def acquire(self) -> ShardReference:
         """Take a reference to the current attempt, without waiting.

@@ -60,8 +60,10 @@ from broadsheet.consumer.shard.transaction_loop import (
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardWorker
 from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.errors import RegisterMismatchError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.checkpoint import CHECKPOINT, read_through_of
+from broadsheet.journals.message.division import is_divided
 from broadsheet.journals.message.producers import FilingLimits
 from broadsheet.journals.message.sequencer import RING_MESSAGES, Sequencer
 from broadsheet.journals.message.uuid import new_producer_id
@@ -305,11 +307,24 @@ class PrimaryAttempt:
             await self._serve(on_ready, take_over)
         except Exception as error:
             cause = error
+            await self._learn_divided(error)
         finally:
             # Also on cancellation, so that no caller waits for an answer that never comes.
             self.terminal.set_result(cause)
             await self._tear_down(cause)
         return cause
+
+    async def _learn_divided(self, error: Exception) -> None:
+        """If a journal refused us because it is divided, look its parts up: the next attempt publishes there."""
+        if isinstance(error, RegisterMismatchError) and is_divided(error.registers):
+            _log.info("publisher.journal_divided", shard=self._shard.id, journal=error.journal)
+            try:
+                await self._environment.journals.learn_divided(error.journal)
+            except ServiceError as unanswered:
+                # The next attempt is refused, too, and looks again.
+                _log.warning(
+                    "publisher.parts_unknown", journal=error.journal, cause=str(unanswered)
+                )
 
     def request_stop(self) -> bool:
         """Ask the running transaction to finish and the attempt to end; False if there is none: then cancel `run`."""
@@ -553,6 +568,7 @@ class PrimaryAttempt:
                 carried_bytes_max=config.carried_bytes_max,
                 clock_delta_seconds=config.publish_clock_delta_seconds,
                 records=records,
+                divided=environment.journals.divided,
             ),
             InputPolicy(
                 dead_letters=self._dead_letters,

@@ -22,6 +22,7 @@ from broadsheet.consumer.application import (
     Shard,
     Store,
 )
+from broadsheet.consumer.elastic.journal_split import sealed_at
 from broadsheet.consumer.errors import ApplicationError, SourceReplacedError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardEnvironment
@@ -46,6 +47,8 @@ LOOK_SECONDS_MAX = 1.0
 """Longest wait for a broker to tell what a source holds, before the shard serves without: reading asks again."""
 HEAD_PAUSE_SECONDS_MAX = 0.5
 """Longest pause before a write head that is too low is asked for again."""
+SEAL_LOOK_SECONDS = 0.1
+"""How often it is looked whether a divided journal is read to its seal, while its parts wait for that."""
 FRUITLESS_PAUSE_SECONDS_MAX = 1.0
 """Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
 store would spin."""
@@ -211,7 +214,39 @@ class Sources:
             offset = start_offset(checkpoint, source.journal, source.min_offset)
             guard = self._guards.pop(source.journal, None) or self._guard(checkpoint, source)
             batches = self._read(source.journal, offset=offset, guard=guard)
+            if source.after:
+                batches = self._behind_seal(source.after, checkpoint, loop, batches)
             group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
+
+    async def _behind_seal(
+        self,
+        divided: str,
+        checkpoint: Checkpoint,
+        loop: TransactionLoop,
+        batches: AsyncGenerator[MessageBatch, None],
+    ) -> AsyncGenerator[MessageBatch, None]:
+        """Yield from a part of a divided journal once that one is read to its seal, so that keys keep their order."""
+        async with aclosing(batches):
+            read_through = start_offset(checkpoint, divided, 0)
+            sealed = None
+            while True:
+                if sealed is None:
+                    sealed = await self._sealed_at(divided)
+                # What is taken later is delivered later.
+                taken = max(read_through, loop.input.taken_through.get(divided, 0))
+                if sealed is not None and taken >= sealed:
+                    break
+                await asyncio.sleep(SEAL_LOOK_SECONDS)
+            async for batch in batches:
+                yield batch
+
+    async def _sealed_at(self, divided: str) -> int | None:
+        """Return the offset behind a journal's seal; None if there is none, or no broker answers."""
+        try:
+            return sealed_at((await self._journals.get(divided)).spec)
+        except ServiceError as error:
+            _log.info("source.seal_not_seen", journal=divided, cause=str(error))
+            return None
 
     def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
         """Return the batches of a range again."""

@@ -47,6 +47,7 @@ from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.checkpoint import OUTPUT_KEYS
+from broadsheet.journals.message.division import UNDIVIDED
 from broadsheet.journals.message.publisher import PendingAppend
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.sequencer import SPAN_SECONDS_MAX
@@ -156,6 +157,10 @@ class TransactionLoop:
         self._commit: OpFuture = completed()
         self._has_published = False
         """Whether anything was given to `appends`: until then it has room, and nothing pending."""
+        self._entered: set[str] = set()
+        """Journals in which this producer has begun, as its rollbacks on file tell: their first append demanded that
+        they are not divided. Each append demands it where there is no such record.
+        """
         self._is_running = False
         self._has_begun = False
         """True once `services.begun` is done; it is not asked again then."""
@@ -451,8 +456,15 @@ class TransactionLoop:
         with NO_SPAN if traces is None else traces.newest():
             for append in appends:
                 after = kept if append.journal in new_journals else ()
-                future = self._services.appends.append(append.journal, append.content, after=after)
+                has_begun = append.journal in self._entered
+                future = self._services.appends.append(
+                    append.journal,
+                    append.content,
+                    after=after,
+                    check_registers=None if has_begun else UNDIVIDED,
+                )
                 future.add_done_callback(self._on_append_done)
+        self._entered |= new_journals
 
     def _on_append_done(self, done: Future[AppendResponse]) -> None:
         error = done.exception()

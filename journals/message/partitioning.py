@@ -126,7 +126,7 @@ def modulo_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
         choices = _some(partitions())
         return choices[hash_of(key(message)) % len(choices)]
 
-    return mapping
+    return _with_key(mapping, key)
 
 
 def rendezvous_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
@@ -143,6 +143,12 @@ def rendezvous_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
             ranking = _Ranking(choices)
         return ranking.best(key(message))
 
+    return _with_key(mapping, key)
+
+
+def _with_key(mapping: Mapping, key: KeyFunction) -> Mapping:
+    """Let a mapping tell its key, by which a publisher chooses among the parts of a divided journal."""
+    mapping.key = key  # type: ignore[attr-defined]  # A function of its own, which nobody else has.
     return mapping
 
 
@@ -310,6 +316,12 @@ def stable_order(values: npt.NDArray[np.signedinteger[Any]]) -> Indices:
     """Return indices that sort non-negative values stably; narrow integers, because NumPy radix-sorts those."""
     small = not len(values) or values.max() <= _UINT16_MAX
     return np.argsort(values.astype(np.uint16) if small else values, kind="stable")
+
+
+def key_bytes_of(column: Any) -> list[bytes]:
+    """Return each key of a column without nulls."""
+    texts = _key_texts(column).to_pylist()
+    return [each.encode() if isinstance(each, str) else each for each in texts]
 
 
 def plain_keys(column: Any) -> Any:

@@ -31,8 +31,15 @@ from broadsheet.journals.content.message_type import CarriesTrace
 from broadsheet.journals.content.registry import framing_for, registered
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
 from broadsheet.journals.message.batch import MessageType
+from broadsheet.journals.message.division import DividedJournals, knows_any
 from broadsheet.journals.message.framing import Framing
-from broadsheet.journals.message.partitioning import BatchMapping, MappedJournal, Mapping
+from broadsheet.journals.message.partitioning import (
+    BatchMapping,
+    KeyColumn,
+    MappedJournal,
+    Mapping,
+    key_bytes_of,
+)
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.uuid import Bytes, Flags, MessageClock, build_uuid, uuid_bytes
@@ -138,6 +145,7 @@ class Publisher:
         *,
         carried_bytes_max: int = 0,
         records: RecordBuffer | None = None,
+        divided: DividedJournals | None = None,
     ) -> None:
         """Create a publisher.
 
@@ -147,8 +155,11 @@ class Publisher:
             carried_bytes_max: Maximum frame bytes of a transaction that its intents carry; larger transactions are
                 appended before the commit; 0 carries none. The first messages into a journal are never carried.
             records: Takes what is published into other systems; None: there are none.
+            divided: Journals that are divided, which others may learn of at any time; None: none is.
         """
         self._records = records
+        self._divided = divided or DividedJournals()
+        self._divided_parts = self._divided.parts
         self._clock = clock
         self._producer_id = producer_id
         self._content_by_journal: dict[str, list[bytes]] = {}
@@ -261,7 +272,7 @@ class Publisher:
         encode = None if content is None else content.rows_encoder(message_type)
         begin = 0
         for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
-            for mapped, part, places in _parts(mapping, batch):
+            for mapped, part, places in _parts(mapping, batch, self._divided):
                 if encode is None:
                     raise _cannot_encode(mapped, f"rows as {type(message_type).__name__}")
                 _agreed_framing(mapped, message_type)
@@ -401,6 +412,8 @@ class Publisher:
         if callable(validate):
             validate()
         mapped = mapping if isinstance(mapping, MappedJournal) else mapping(message)
+        if self._divided_parts:
+            mapped = self._divided.mapped(mapped, mapping, message)
         content = self._content_by_journal.get(mapped.journal)
         if content is None:
             _check_name(mapped)
@@ -477,13 +490,13 @@ def _rows_at_once(table: pa.Table) -> int:
 
 
 def _parts(
-    mapping: BatchMapping | MappedJournal, rows: pa.RecordBatch
+    mapping: BatchMapping | MappedJournal, rows: pa.RecordBatch, divided: DividedJournals
 ) -> Iterator[tuple[MappedJournal, pa.RecordBatch, Indices | None]]:
     """Yield the rows of each journal, in their order, and their places among all, if they differ; none without rows."""
     if not rows.num_rows:
         return
     if isinstance(mapping, MappedJournal):
-        yield mapping, rows, None
+        yield divided.mapped(mapping, mapping, None), rows, None
         return
     import numpy as np
     import pyarrow as pa
@@ -492,6 +505,12 @@ def _parts(
     from broadsheet.journals.message.plain_columns import taken
 
     choices, indices = mapping.journals_of(rows)
+    if divided.parts and knows_any(divided.parts, choices):
+        keys = None
+        if isinstance(mapping, KeyColumn):
+            keys = key_bytes_of(rows.column(mapping.column))
+        choices, places_of = divided.divide_choices(choices, indices.tolist(), keys)
+        indices = np.asarray(places_of, dtype=np.int64)
     order = stable_order(indices)
     bounds = np.cumsum(np.bincount(indices, minlength=len(choices)))
     begin = 0

@@ -42,6 +42,7 @@ class SourceNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
 
     journal: str
     min_offset: int = 0
+    after: str = ""
 
 
 class ShardFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -157,7 +158,9 @@ def _spec_of(shard: ShardNode, path: str) -> shard_pb2.ShardSpec:
     spec = shard_pb2.ShardSpec(
         id=shard.id,
         sources=[
-            shard_pb2.ShardSpec.Source(journal=source.journal, min_offset=source.min_offset)
+            shard_pb2.ShardSpec.Source(
+                journal=source.journal, min_offset=source.min_offset, after=source.after
+            )
             for source in shard.sources
         ],
         labels=label_set(*((label.name, label.value) for label in shard.labels)),
@@ -185,7 +188,8 @@ def _node_of(listed: shard_pb2.ListResponse.Shard) -> ShardNode:
     values: dict[str, Any] = {name: getattr(spec, name) for name in (*_AS_THEY_ARE, *_INTEGERS)}
     values |= {name: format_duration(getattr(spec, name)) for name in _DURATIONS}
     sources = (
-        SourceNode(journal=each.journal, min_offset=each.min_offset) for each in spec.sources
+        SourceNode(journal=each.journal, min_offset=each.min_offset, after=each.after)
+        for each in spec.sources
     )
     return ShardNode(
         id=spec.id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -109,12 +111,19 @@ def test_changes_of_file_with_a_bad_value_names_the_field(text: str, problem: st
 _labels = st.dictionaries(
     st.sampled_from(["app", "tier", "zone"]), st.sampled_from(["x", "y"]), max_size=3
 ).map(lambda found: tuple(LabelNode(name, value) for name, value in sorted(found.items())))
+
+
+def _behind_each_other(names: list[str]) -> Iterator[SourceNode]:
+    for before, name in zip(["", *names], names, strict=False):
+        yield SourceNode(name, after=before)
+
+
 _shards = st.builds(
     ShardNode,
     id=st.text("abc", min_size=4, max_size=6),
     revision=st.integers(-1, 3),
     sources=st.lists(st.sampled_from(["src/one", "src/two"]), max_size=2, unique=True).map(
-        lambda names: tuple(SourceNode(name) for name in sorted(names))
+        lambda names: tuple(_behind_each_other(sorted(names)))
     ),
     max_txn_duration=st.sampled_from(["", "1s", "2s"]),
     disable=st.booleans(),

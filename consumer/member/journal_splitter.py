@@ -1,0 +1,376 @@
+"""The divisions of journals, as the leader's member carries them out: step by step, from what is there.
+
+    record in etcd ─► parts ─► sources of readers ─► register, label ─► publishers leave ─► nothing is open ─► seal
+
+Each round begins with the first step. What is done stays as it is, so it does not matter who did it, nor whether two
+members think that they lead.
+
+The journal's register is what decides: from then on no publisher begins there, and those that did are told in the
+records of rollbacks, which each writes before its first message. A publisher has left once its primary says that all
+is acknowledged, and was the primary still when it said so. After that, whatever is committed in the journal is there to
+read; so the seal is made at a write head at which nothing is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import (
+    TXN_OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Put,
+    prefix_range_end,
+)
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.elastic.flip import HeldKey
+from broadsheet.consumer.elastic.journal_split import (
+    JournalSplitPhase,
+    JournalSplitRecord,
+    decode_journal_split,
+    encode_journal_split,
+    journal_split_key,
+    journal_splits_prefix,
+    part_spec,
+    publishers_among,
+    reads,
+    sealed_at,
+    with_labels,
+    with_parts,
+)
+from broadsheet.consumer.errors import SplitDelayedError
+from broadsheet.consumer.registry.key_space import shard_of
+from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.message_type import MessageType
+from broadsheet.journals.content.registry import content_of, framing_for
+from broadsheet.journals.errors import (
+    AppendOutcomeUnknownError,
+    RegisterMismatchError,
+    WrongAppendOffsetError,
+)
+from broadsheet.journals.message.division import DIVIDED, UNDIVIDED, JournalPart, is_divided
+from broadsheet.journals.message.open_transactions import OpenTransactions
+from broadsheet.journals.message.reader import MessageSource
+from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, new_producer_id
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.errors import BroadsheetError
+from broadsheet.wire.errors import ApplyConflictError
+from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.wire.key_range import KeyRange
+from broadsheet.wire.labels import (
+    CONTENT_TYPE,
+    SEALED_AT,
+    SPLIT_EPOCH,
+    SPLIT_EPOCH_DIVIDED,
+    selector,
+    value_of,
+)
+
+ROUND_SECONDS: Final = 0.5
+"""Between two looks at what is to be done."""
+LEAVE_SECONDS: Final = 25.0
+"""Deadline of a request to leave a journal: its shard commits before it answers."""
+CATCH_UP_SECONDS: Final = 5.0
+"""Longest wait for the mirror of the cluster."""
+OPEN_SECONDS: Final = 86_400.0
+"""How far back open transactions are looked for. Readers forget who is silent for longer."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was read of a divided journal."""
+
+    head: int
+    """Where the next message begins, bytes."""
+    open: OpenTransactions = field(default_factory=OpenTransactions)
+
+
+class PublisherCaller(Protocol):
+    """Reaches the primaries of shards that publish, wherever they are."""
+
+    async def leave(self, shard_id: str, journal: str, *, timeout_seconds: float) -> HeldKey:
+        """Have a shard's primary leave a divided journal; return its assignment, by which that holds.
+
+        Raises:
+            SplitDelayedError: it does not now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
+        ...
+
+
+class JournalSplitter:
+    """Carries divisions of journals out while its member leads. `run` until cancelled."""
+
+    def __init__(
+        self,
+        membership: LocalMember,
+        journals: JournalClient,
+        # The store's type is known to the application only.
+        application: Application[Any],
+        publishers: PublisherCaller,
+        *,
+        leads: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        """Bind to a member; nothing is read yet.
+
+        Args:
+            membership: Of this process.
+            journals: Changes, reads and appends to journals.
+            application: Knows the messages of journals that its shards read.
+            publishers: Has shards leave a journal.
+            leads: Whether this member leads.
+            clock: Time.
+        """
+        self._etcd = membership.etcd
+        self._key_space = membership.key_space
+        self._root = membership.key_space.keys.root
+        self._keys = membership.key_space.keys
+        self._journals = journals
+        self._application = application
+        self._publishers = publishers
+        self._leads = leads
+        self._clock = clock
+        self._left: dict[str, set[str]] = {}
+        """Shards that have left a journal, by its name."""
+        self._readings: dict[str, _Reading] = {}
+
+    async def run(self) -> None:
+        """Carry divisions out until cancelled."""
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            if not self._leads():
+                self._left, self._readings = {}, {}
+                continue
+            try:
+                await self.round()
+            except EtcdError as error:
+                _log.warning("journal_split.waits", cause=str(error))
+
+    async def round(self) -> None:
+        """Go on with each division that is not over.
+
+        Raises:
+            EtcdError: etcd does not answer.
+        """
+        prefix = journal_splits_prefix(self._root)
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        for kv in found.kvs:
+            journal = kv.key[len(prefix) :].decode(errors="replace")
+            try:
+                record = decode_journal_split(kv.value)
+            except DocumentError as error:
+                _log.warning("journal_split.unreadable", journal=journal, cause=str(error))
+                continue
+            try:
+                await self.advance(journal, record)
+            except BroadsheetError as error:
+                _log.info("journal_split.delayed", journal=journal, cause=str(error))
+                await self._note(journal, record.phase, str(error))
+
+    async def advance(self, journal: str, record: JournalSplitRecord) -> None:
+        """Go on with a division as far as possible.
+
+        Raises:
+            BroadsheetError: what it waits for.
+        """
+        parts = [JournalPart(each.journal, KeyRange(each.begin, each.end)) for each in record.parts]
+        names = [each.journal for each in parts]
+        spec = (await self._journals.get(journal)).spec
+        if sealed_at(spec) is None:
+            await self.make_parts(spec, parts)
+            await self.give_parts(journal, names)
+            # Before publishers leave, because a day's messages take their time.
+            await self._read_on(spec)
+            await self.close(spec)
+            await self._note(journal, JournalSplitPhase.LEAVING)
+            await self.have_publishers_leave(journal)
+            await self._note(journal, JournalSplitPhase.DRAINING)
+            await self.seal(journal)
+        # Whoever changed the sources meanwhile did not see the parts.
+        await self.give_parts(journal, names)
+        await self._etcd.txn((), (Delete(journal_split_key(self._root, journal)),))
+        self._left.pop(journal, None)
+        self._readings.pop(journal, None)
+        _log.info("journal_split.sealed", journal=journal)
+
+    async def make_parts(self, spec: JournalSpec, parts: Sequence[JournalPart]) -> None:
+        """Create the parts that are not there."""
+        for part in parts:
+            change = ApplyRequest.Change(upsert=part_spec(spec, part), expect_mod_revision=0)
+            try:
+                await self._journals.apply([change])
+            except ApplyConflictError:
+                continue  # It is there.
+
+    async def give_parts(self, journal: str, parts: Sequence[str]) -> None:
+        """Make the parts sources of each shard that reads the journal: of many in one transaction, as it takes them.
+
+        Raises:
+            SplitDelayedError: a shard was changed meanwhile.
+        """
+        changes: list[tuple[Compare, Put]] = []
+        for item_id, item in self._key_space.items.items():
+            held = shard_of(item).spec
+            changed = with_parts(held, journal, parts) if reads(held, journal) else None
+            if changed is not None:
+                key = self._keys.item(ItemId(item_id))
+                put = Put(key, changed.SerializeToString(deterministic=True))
+                changes.append((Compare.mod_revision(key, item.kv.mod_revision), put))
+        for begin in range(0, len(changes), TXN_OPERATIONS_MAX):
+            batch = changes[begin : begin + TXN_OPERATIONS_MAX]
+            compares, puts = zip(*batch, strict=True)
+            result = await self._etcd.txn(compares, puts)
+            if not result.succeeded:
+                raise SplitDelayedError(f"a shard that reads {journal} was changed meanwhile")
+            await self._key_space.read_back(result.header.revision)
+
+    async def close(self, spec: JournalSpec) -> None:
+        """Have the journal refuse new publishers, then say so in its spec.
+
+        Raises:
+            SplitDelayedError: its spec was changed meanwhile.
+        """
+        if is_divided(spec.labels):
+            return
+        try:
+            await self._journals.append(
+                spec.name,
+                await self._control_message(spec),
+                check_registers=UNDIVIDED,
+                union_registers=DIVIDED,
+            )
+        except (RegisterMismatchError, AppendOutcomeUnknownError) as error:
+            # It is closed already; or the next round finds out.
+            if isinstance(error, AppendOutcomeUnknownError):
+                raise SplitDelayedError(str(error)) from error
+        await self._relabel(spec.name, (SPLIT_EPOCH, SPLIT_EPOCH_DIVIDED))
+
+    async def have_publishers_leave(self, journal: str) -> None:
+        """Have each shard that published into the journal leave it.
+
+        Raises:
+            SplitDelayedError: one did not; the error says which, and why.
+            EndpointError: its member cannot be reached.
+        """
+        prefix = AuxiliaryKeys(self._root).prefix + b"rollbacks/"
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        # So that no shard is missed that published since it was made.
+        if not await self._key_space.catch_up(timeout_seconds=CATCH_UP_SECONDS):
+            raise SplitDelayedError("this member's view of the cluster is behind etcd's")
+        left = self._left.setdefault(journal, set())
+        for shard_id in publishers_among((kv.key for kv in found.kvs), prefix, journal):
+            if shard_id in left or ItemId(shard_id) not in self._key_space.items:
+                continue
+            held = await self._publishers.leave(shard_id, journal, timeout_seconds=LEAVE_SECONDS)
+            result = await self._etcd.txn((held.unchanged,), ())
+            if not result.succeeded:
+                raise SplitDelayedError(f"shard {shard_id} has another primary since it left")
+            left.add(shard_id)
+            _log.info("journal_split.publisher_left", journal=journal, shard=shard_id)
+
+    async def seal(self, journal: str) -> None:
+        """Make the seal at a write head at which no transaction is open, and write its place into the spec.
+
+        Raises:
+            SplitDelayedError: a transaction is open, or more was written; the error says which.
+        """
+        spec = (await self._journals.get(journal)).spec
+        reading = await self._read_on(spec)
+        if reading.open.begins:
+            producer, begin = min(reading.open.begins.items(), key=lambda each: each[1])
+            raise SplitDelayedError(
+                f"producer {producer:012x} has a transaction open in {journal} since offset {begin}"
+            )
+        try:
+            sealed = await self._journals.append(
+                journal,
+                await self._control_message(spec),
+                offset=reading.head,
+                check_registers=selector(include=DIVIDED),
+            )
+        except (WrongAppendOffsetError, AppendOutcomeUnknownError) as error:
+            raise SplitDelayedError(f"{journal} was written to before its seal") from error
+        await self._relabel(journal, (SEALED_AT, str(sealed.commit.end)))
+
+    async def _read_on(self, spec: JournalSpec) -> _Reading:
+        """Read the journal up to its write head, from where it was read to before."""
+        reading = self._readings.get(spec.name)
+        if reading is None:
+            since = int(self._clock.wall_seconds() - OPEN_SECONDS)
+            oldest = self._journals.reader(
+                spec.name, block=False, metadata_only=True, begin_mod_time=since
+            )
+            async with oldest:
+                async for _ in oldest:
+                    pass
+            begin = 0 if oldest.fragment is None else oldest.fragment.begin
+            reading = self._readings[spec.name] = _Reading(begin)
+        message_type = await self._message_type(spec)
+        source = MessageSource(self._journals, spec.name, spec=spec, message_type=message_type)
+        async with aclosing(source.batches(offset=reading.head, block=False)) as batches:
+            async for batch in batches:
+                reading.open.read(batch)
+                reading.head = int(batch.ends[-1])
+        return reading
+
+    async def _control_message(self, spec: JournalSpec) -> bytes:
+        """Return an acknowledgement by a producer that has published nothing: readers pass over it."""
+        message_type = await self._message_type(spec)
+        message = message_type.new_acknowledgement(spec.name)
+        clock = clock_at(int(self._clock.wall_seconds() * 1e9))
+        message_type.set_uuid(message, build_uuid(new_producer_id(), clock, Flags.ACK_TXN))
+        framing = framing_for(value_of(spec.labels, CONTENT_TYPE), journal=spec.name)
+        return framing.frame(message_type.encode(message))
+
+    async def _message_type(self, spec: JournalSpec) -> MessageType:
+        try:
+            content = content_of(value_of(spec.labels, CONTENT_TYPE), journal=spec.name)
+            return content.message_type(spec.labels, None)
+        except (BroadsheetError, TypeError, ValueError, ImportError):
+            # Of protobuf, the class is the application's.
+            return await asyncio.to_thread(self._application.message_type, spec)
+
+    async def _relabel(self, journal: str, label: tuple[str, str]) -> None:
+        """Set a label of the journal, if it has none of the name.
+
+        Raises:
+            SplitDelayedError: its spec was changed meanwhile.
+        """
+        listed = await self._journals.get(journal)
+        if value_of(listed.spec.labels, label[0]):
+            return
+        change = ApplyRequest.Change(
+            upsert=with_labels(listed.spec, label), expect_mod_revision=listed.mod_revision
+        )
+        try:
+            await self._journals.apply([change])
+        except ApplyConflictError as error:
+            raise SplitDelayedError(f"the spec of {journal} was changed meanwhile") from error
+
+    async def _note(self, journal: str, phase: JournalSplitPhase, reason: str = "") -> None:
+        """Tell how far a division is, if it is not over; it never falls back."""
+        key = journal_split_key(self._root, journal)
+        found = (await self._etcd.get_range(key)).kvs
+        if not found:
+            return
+        record = decode_journal_split(found[0].value)
+        noted = record.noted(phase, reason)
+        if noted != record:
+            await self._etcd.txn(
+                (Compare.mod_revision(key, found[0].mod_revision),),
+                (Put(key, encode_journal_split(noted)),),
+            )

@@ -1,0 +1,148 @@
+"""Divided journals: the journals among which the keys of another one were divided, and a key's place among them.
+
+A journal that is too hot is *divided*: it gets parts, each with a range of groups of keys
+(`broadsheet.wire.key_range`), and it takes no new transactions. A part may be divided in turn.
+
+    orders (all) ──► orders-0000 [0000, 0800)
+                 └─► orders-0800 [0800, 1000) ──► orders-0800-0800 [0800, 0c00)
+                                              └─► orders-0800-0c00 [0c00, 1000)
+
+What decides is a register of the journal, `broadsheet.dev/split-epoch`: a publisher's first append into a journal
+demands that it is absent (`UNDIVIDED`). Who is refused looks the parts up, and publishes there.
+
+A publisher that maps without a key sends all into the part of the empty key, so what it publishes keeps its order.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping as MappingOf, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broadsheet.journals.message.partitioning import MappedJournal, Mapping
+from broadsheet.wire.journal_pb2 import JournalSpec, LabelSet
+from broadsheet.wire.labels import (
+    SPLIT_EPOCH,
+    SPLIT_EPOCH_DIVIDED,
+    SPLIT_OF,
+    label_set,
+    selector,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from broadsheet.wire.key_range import KeyRange
+
+UNDIVIDED: Final = selector(exclude=label_set((SPLIT_EPOCH, "")))
+"""Demanded of a journal's registers by the first append of a publisher: that it is not divided."""
+DIVIDED: Final = label_set((SPLIT_EPOCH, SPLIT_EPOCH_DIVIDED))
+"""Registers, and labels, of a divided journal."""
+KEYLESS: Final = b""
+"""The key of what is mapped without one."""
+
+
+def is_divided(labels: LabelSet) -> bool:
+    """Tell whether registers, or the labels of a spec, are those of a divided journal."""
+    return bool(value_of(labels, SPLIT_EPOCH))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """A journal that takes a part of the keys of a divided one."""
+
+    journal: str
+    owned: KeyRange
+
+
+class DividedJournals:
+    """The divided journals that a process knows of. They never become whole again, so it only learns."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.parts: dict[str, tuple[JournalPart, ...]] = {}
+        """The parts of each, by its name. Read on any thread."""
+
+    def learn(self, specs: Iterable[JournalSpec], *, divided: str = "") -> None:
+        """Learn from specs: of parts, and of journals that are labelled as divided.
+
+        Args:
+            specs: As they were listed.
+            divided: A journal that is divided although its spec may not say so yet.
+        """
+        from broadsheet.wire.key_range import key_range_of
+
+        by_parent: dict[str, list[JournalPart]] = {}
+        names = {divided} if divided else set()
+        for spec in specs:
+            if is_divided(spec.labels):
+                names.add(spec.name)
+            if parent := value_of(spec.labels, SPLIT_OF):
+                part = JournalPart(spec.name, key_range_of(spec.labels))
+                by_parent.setdefault(parent, []).append(part)
+        for name in names & by_parent.keys():
+            self.parts[name] = tuple(sorted(by_parent[name], key=_begin))
+
+    def part_of(self, journal: str, key: bytes) -> str:
+        """Return the journal that takes a key now: the journal itself, if it is not divided."""
+        parts = self.parts.get(journal)
+        if parts is None:
+            return journal
+        from broadsheet.wire.key_range import group_of
+
+        group = group_of(key)
+        while parts is not None:
+            journal = next((each.journal for each in parts if group in each.owned), journal)
+            parts = self.parts.get(journal)
+        return journal
+
+    def mapped(
+        self, mapped: MappedJournal, mapping: Mapping | MappedJournal, message: Any
+    ) -> MappedJournal:
+        """Return where a message goes that was mapped to a journal which may be divided.
+
+        Args:
+            mapped: The journal.
+            mapping: What chose it; `modulo_mapping` and `rendezvous_mapping` know the message's key.
+            message: The message.
+        """
+        if mapped.journal not in self.parts:
+            return mapped
+        key_of = getattr(mapping, "key", None)
+        key = KEYLESS if key_of is None else key_of(message)
+        return MappedJournal(self.part_of(mapped.journal, key), mapped.content_type)
+
+    def divide_choices(
+        self,
+        choices: Sequence[MappedJournal],
+        indices: Sequence[int],
+        keys: Sequence[bytes] | None,
+    ) -> tuple[list[MappedJournal], list[int]]:
+        """Return the choices of rows with divided journals replaced by their parts, and the index of each row's.
+
+        Args:
+            choices: Journals that were mapped to.
+            indices: Of each row's among them.
+            keys: Of the rows; None: they were mapped without.
+        """
+        found: dict[str, int] = {}
+        divided: list[MappedJournal] = []
+        places = []
+        for row, index in enumerate(indices):
+            choice = choices[index]
+            name = self.part_of(choice.journal, KEYLESS if keys is None else keys[row])
+            if name not in found:
+                found[name] = len(divided)
+                divided.append(MappedJournal(name, choice.content_type))
+            places.append(found[name])
+        return divided, places
+
+
+def _begin(part: JournalPart) -> int:
+    return part.owned.begin
+
+
+def knows_any(divided: MappingOf[str, object], choices: Iterable[MappedJournal]) -> bool:
+    """Tell whether any of the journals is divided."""
+    return any(choice.journal in divided for choice in choices)

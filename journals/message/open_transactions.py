@@ -1,0 +1,51 @@
+"""Producers of a journal whose transactions are neither acknowledged nor rolled back. Pure.
+
+Only what is read is known: a transaction that began before the first batch, and of which nothing was read, is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.uuid import Flags
+
+
+class OpenTransactions:
+    """Follows the messages of one journal, in the order in which they were written."""
+
+    def __init__(self) -> None:
+        """Know of no producer."""
+        self._open: dict[int, int] = {}
+        self._settled: dict[int, int] = {}
+        """Clock by producer up to which all is acknowledged, rolled back, or committed by itself."""
+
+    @property
+    def begins(self) -> Mapping[int, int]:
+        """Offset of the first message of each open transaction, by producer. A live view."""
+        return MappingProxyType(self._open)
+
+    def read(self, batch: MessageBatch) -> None:
+        """Take the next messages."""
+        for producer in np.unique(batch.producers).tolist():
+            if producer:  # 0: the message has no UUID, and is in no transaction.
+                self._read_producer(producer, batch)
+
+    def _read_producer(self, producer: int, batch: MessageBatch) -> None:
+        places = np.flatnonzero(batch.producers == producer)
+        flags, clocks = batch.flags[places], batch.clocks[places]
+        ends = np.flatnonzero(flags != Flags.CONTINUE_TXN)
+        if len(ends):
+            last = int(ends[-1])
+            self._open.pop(producer, None)
+            self._settled[producer] = max(
+                self._settled.get(producer, 0), int(clocks[ends].max(initial=0))
+            )
+            places, clocks = places[last + 1 :], clocks[last + 1 :]
+        # Copies of what was acknowledged begin no transaction.
+        fresh = np.flatnonzero(clocks > self._settled.get(producer, 0))
+        if len(fresh) and producer not in self._open:
+            self._open[producer] = int(batch.begins[places[fresh[0]]])

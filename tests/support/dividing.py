@@ -1,0 +1,116 @@
+"""A relay into a journal that is divided meanwhile, a reader of that journal, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.client import ElasticClient
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.message.partitioning import MappedJournal, field_key, modulo_mapping
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import CONTENT_TYPE, PUBLISHERS, PUBLISHERS_CHECKED, label_set
+from tests.support.broker import journal_spec
+from tests.support.eventually import eventually
+from tests.support.members import Cluster, Producer, committed
+from tests.support.tally import JsonTally
+
+SOURCE, MIDDLE, OUTPUT = "test/source", "test/middle", "test/output"
+PARTS = (f"{MIDDLE}-0000", f"{MIDDLE}-0800")
+RELAY, READER = "relay-a", "reader-b"
+KEYS = [f"k{number}" for number in range(20)]
+
+_JSON = JsonType()
+
+
+class RelayTally(JsonTally):
+    """Relays the source into the middle by key, and what it reads there into the output."""
+
+    by_key = staticmethod(modulo_mapping(field_key("key"), lambda: [MappedJournal(MIDDLE, NDJSON)]))
+
+    def consume_message(
+        self, shard: Shard, store: Any, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Count, and pass on."""
+        if envelope.flags == 2:
+            return
+        message = envelope.message
+        self.count(store, message["key"])
+        if envelope.journal == SOURCE:
+            onward = {"key": message["key"], "n": message["n"]}
+            publisher.publish_uncommitted(self.by_key, onward, _JSON)
+            return
+        passed = {"key": message["key"], "n": message["n"], "by": envelope.journal}
+        publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), passed, _JSON)
+
+
+def relay(cluster: Cluster) -> RelayTally:
+    """Return the application, whose stores all members share."""
+    return RelayTally(cluster.directory, output=OUTPUT)
+
+
+async def create_middle(journals: JournalClient) -> None:
+    """Create the journal that is divided: its publishers see that."""
+    labels = label_set((CONTENT_TYPE, NDJSON), (PUBLISHERS, PUBLISHERS_CHECKED))
+    await journals.apply(
+        [JournalApply.Change(upsert=journal_spec(MIDDLE, labels=labels), expect_mod_revision=0)]
+    )
+
+
+@asynccontextmanager
+async def traffic(producer: Producer) -> AsyncIterator[Counter[str]]:
+    """Publish messages of all keys into the source until the block ends; yield how many each key got."""
+    sent: Counter[str] = Counter()
+    ends = asyncio.Event()
+
+    async def publish() -> None:
+        while not ends.is_set():
+            await producer.publish(SOURCE, KEYS)
+            sent.update(KEYS)
+
+    async with TaskGroup() as group:
+        publishing = group.start_soon(publish(), name="publish")
+        try:
+            yield sent
+        finally:
+            ends.set()
+            await publishing
+
+
+async def until_divided(elastic: ElasticClient, timeout_seconds: float = 60.0) -> None:
+    """Wait until no division is under way."""
+
+    async def over() -> bool:
+        found = await elastic.journal_splits()
+        assert not found, found
+        return True
+
+    await eventually(over, timeout_seconds=timeout_seconds)
+
+
+async def check_passed(journals: JournalClient, sent: Counter[str]) -> dict[str, set[str]]:
+    """Check that each message came out once, those of a key in order; return the keys that came by each journal."""
+
+    async def all_out() -> list[dict[str, Any]]:
+        found = await committed(journals, OUTPUT)
+        assert len(found) >= sent.total(), (len(found), sent.total())
+        return found
+
+    passed = await eventually(all_out, timeout_seconds=60.0)
+    numbers: dict[str, list[int]] = defaultdict(list)
+    keys: dict[str, set[str]] = defaultdict(set)
+    for each in passed:
+        numbers[each["key"]].append(each["n"])
+        keys[each["by"]].add(each["key"])
+    assert {key: len(found) for key, found in numbers.items()} == dict(sent)
+    for key, found in numbers.items():
+        assert found == sorted(set(found)), f"{key} came twice, or out of order: {found}"
+    return keys

@@ -1,0 +1,58 @@
+"""Open transactions of a journal: which there are behind any message."""
+
+from __future__ import annotations
+
+from broadsheet.journals.content.json import JsonType
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.open_transactions import OpenTransactions
+from broadsheet.journals.message.uuid import Flags
+
+PENDING, ACK, ALONE = Flags.CONTINUE_TXN, Flags.ACK_TXN, Flags.OUTSIDE_TXN
+
+
+def _open_after(*messages: tuple[int, int, int], cut: int = 0) -> dict[int, int]:
+    """Return what is open behind messages (producer, clock, flags) of 10 bytes each, read in two batches."""
+    found = OpenTransactions()
+    for begin, stop in ((0, cut), (cut, len(messages))):
+        part = messages[begin:stop]
+        found.read(
+            MessageBatch(
+                "test/journal",
+                [10 * place for place in range(begin, stop)],
+                [10 * place + 10 for place in range(begin, stop)],
+                [producer for producer, _, _ in part],
+                [clock for _, clock, _ in part],
+                [flags for _, _, flags in part],
+                [b""] * len(part),
+                JsonType(),
+            )
+        )
+    return dict(found.begins)
+
+
+def test_transaction_is_open_from_its_first_message_to_its_acknowledgement() -> None:
+    """Wherever the reads are cut."""
+    written = (
+        (1, 1, PENDING),
+        (2, 1, PENDING),
+        (1, 2, PENDING),
+        (1, 3, ACK),
+        (2, 2, PENDING),
+        (1, 4, PENDING),
+    )
+    for cut in range(len(written)):
+        assert _open_after(*written, cut=cut) == {2: 10, 1: 50}
+        assert _open_after(*written, (2, 3, ACK), (1, 5, ACK), cut=cut) == {}
+
+
+def test_rollback_ends_a_transaction_and_what_comes_again_begins_none() -> None:
+    """An acknowledgement before the first message rolls back; a copy of what was acknowledged is old."""
+    assert _open_after((1, 5, PENDING), (1, 4, ACK)) == {}
+    assert _open_after((1, 5, PENDING), (1, 6, ACK), (1, 5, PENDING), (1, 6, ACK), cut=2) == {}
+    assert _open_after((1, 5, PENDING), (1, 6, ACK), (1, 5, PENDING), cut=2) == {}
+
+
+def test_messages_that_are_committed_by_themselves_open_nothing() -> None:
+    """Nor do messages without a UUID."""
+    assert _open_after((1, 1, ALONE), (0, 0, ALONE), (0, 0, PENDING)) == {}
+    assert _open_after((1, 1, PENDING), (1, 2, ALONE)) == {}

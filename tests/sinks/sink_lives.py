@@ -9,6 +9,7 @@ of Python for each of a thousand takes longer than their work. The last line of 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
@@ -133,6 +134,12 @@ def ended(child: int, *, stops: bool = False) -> int | None:
     raise TimeoutError(f"a life of the sink took more than {_LIFE_SECONDS_MAX} s")
 
 
+def end_all(children: Sequence[int]) -> None:
+    """Kill children that are stopped."""
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+
 def in_turn(places: Sequence[str], chooser: random.Random) -> Iterator[str]:
     """Yield all places in some order, then all again in another one: each as often as the others."""
     while True:
@@ -146,6 +153,8 @@ def main() -> None:
     places = in_turn(config.get("places", subject.PLACES), chooser)
     report: Counter[str] = Counter()
     zombies: list[int] = []
+    # Stopped, they would outlive a run that fails, and keep its output open, for which its caller waits.
+    atexit.register(end_all, zombies)
     sent, child_sent = os.pipe()
     while True:
         place = next(places) if report["kills"] < config["kills"] else "none"
@@ -172,12 +181,12 @@ def main() -> None:
                 _UNAVAILABLE: "unavailable",
             }[code]
         ] += 1
-        for zombie in zombies:
+        while zombies:
+            zombie = zombies.pop()
             os.kill(zombie, signal.SIGCONT)
             outcome = ended(zombie)
             assert outcome in (_FENCED, _UNAVAILABLE), f"a zombie ended with {outcome}"
             report["zombies"] += 1
-        zombies.clear()
         if code == 0:
             report["records"] = int(os.read(sent, 100))
             break

@@ -46,6 +46,8 @@ _PIECES: Final = 16
 _VERSION: Final = 1
 _PACKED_MIN: Final = 512
 """Bytes from which rows are compressed: shorter ones gain nothing."""
+_PACKED_MAX: Final = 1 << 30
+"""Bytes up to which rows are compressed, so that a few bytes of a log never unfold into more."""
 _LEVEL: Final = 1
 _decode_rows: Final = msgspec.msgpack.Decoder(dict[bytes, bytes | None]).decode
 
@@ -77,7 +79,7 @@ def new_frame(
 ) -> KeyedFrame:
     """Return a frame of rows."""
     content = msgspec.msgpack.encode(rows) if rows else b""
-    packed = len(content) >= _PACKED_MIN
+    packed = _PACKED_MIN <= len(content) <= _PACKED_MAX
     if packed:
         content = zstandard.ZstdCompressor(level=_LEVEL).compress(content)
     return KeyedFrame(number, checkpoint, segments or {}, content, packed)
@@ -322,7 +324,7 @@ class KeyedFiles:
         content = frame.rows
         try:
             if frame.packed:
-                content = zstandard.ZstdDecompressor().decompress(content)
+                content = _unpacked(content)
             rows = _decode_rows(content)
         except (msgspec.MsgspecError, zstandard.ZstdError) as error:
             raise StoreError(
@@ -334,6 +336,13 @@ class KeyedFiles:
                 f"commit {frame.number} has a row {stranger!r:.80}, which no store records",
             )
         return rows
+
+
+def _unpacked(content: bytes) -> bytes:
+    size = zstandard.frame_content_size(content)
+    if size > _PACKED_MAX:
+        raise zstandard.ZstdError(f"they unfold into {size} bytes, more than {_PACKED_MAX}")
+    return zstandard.ZstdDecompressor().decompress(content)
 
 
 def _known(found: Sequence[StoredFile], *, after: int) -> list[StoredFile]:

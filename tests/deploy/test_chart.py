@@ -189,7 +189,7 @@ def test_pods_run_where_and_as_whom_the_values_say() -> None:
 
 def test_application_and_broker_may_have_secrets_as_files() -> None:
     """An environment is inherited by child processes and shown by `kubectl describe`; a file is neither."""
-    volumes = {
+    volumes: dict[str, list[object]] = {
         "volumes": [{"name": "database", "secret": {"secretName": "database"}}],
         "volumeMounts": [{"name": "database", "mountPath": "/etc/database", "readOnly": True}],
     }

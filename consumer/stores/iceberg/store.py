@@ -145,13 +145,31 @@ class IcebergStore:
         return self._catalog.load_table(self._name)
 
     def _found(self, table: Table) -> tuple[TableVersion, bytes]:
-        """Return what a table has of this shard."""
+        """Return what a table has of this shard.
+
+        Raises:
+            StoreError: somebody changed it.
+        """
         properties = table.metadata.properties
         version = properties.get(_VERSION + self._fqn)
         if version is None:
             return TableVersion(), b""
+        if not version.isdecimal():
+            raise self._damaged(_VERSION, f"expected a number, got {version[:40]!r}")
         content = properties.get(_CHECKPOINT + self._fqn, "")
-        return version_of(int(version)), zlib.decompress(b64decode(content))
+        try:
+            checkpoint = zlib.decompress(b64decode(content, validate=True))
+        except (ValueError, zlib.error) as error:
+            raise self._damaged(_CHECKPOINT, str(error)) from error
+        return version_of(int(version)), checkpoint
+
+    def _damaged(self, prefix: str, what: str) -> StoreError:
+        name = prefix + self._fqn
+        return StoreError(
+            self._fqn,
+            f"property {name} of table {self._name} is damaged: {what}; set it to what the table's metadata of before "
+            "has",
+        )
 
     def _commit(self, rows: list[pa.Table], checkpoint: bytes) -> None:
         table, version = self._table, self._version.followed()

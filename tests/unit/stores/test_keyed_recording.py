@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
@@ -119,3 +120,19 @@ def test_row_that_no_store_records_is_refused_and_changes_nothing(
 
     taken = follower.take()
     assert (None if taken is None else taken[0].number) == (1 if has_index else None)
+
+
+def test_frame_that_would_unfold_into_more_than_memory_is_refused(tmp_path: Path) -> None:
+    """A few bytes of a log can say that they unfold into any number of bytes."""
+    files = KeyedFiles("shard", LocalState(tmp_path))
+    files.check()
+    list(files.load())
+    whole = zstandard.ZstdCompressor().compress(b"")
+    # Magic, a descriptor that says that the size has eight bytes and that no window follows, and that size.
+    bomb = whole[:4] + b"\xe0" + (1 << 40).to_bytes(8, "little")
+    assert zstandard.frame_content_size(bomb) == 1 << 40
+    files.append(KeyedFrame(1, b"", {}, bomb, packed=True))
+    files.close()
+
+    with pytest.raises(StoreError, match="unfold into 1099511627776 bytes"):
+        KeyedFollower("shard", MemoryIndex).follow(tmp_path)

@@ -1,4 +1,4 @@
-"""Iceberg tables that several shards make at once."""
+"""Iceberg tables that several shards make at once, and what a table says of a shard."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
+from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.relay.table_outlet import PLACE
 from broadsheet.consumer.stores.iceberg.store import IcebergStore
 from broadsheet.testing.stores.subject import FixedShard
@@ -75,3 +76,26 @@ def test_destroyed_store_keeps_no_connection_to_its_catalog(tmp_path: Path) -> N
     finally:
         sa.event.remove(sa.Pool, "connect", note_opened)
         sa.event.remove(sa.Pool, "close", note_closed)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "value"), [("version", "-1"), ("version", "one"), ("checkpoint", "AA==")]
+)
+def test_property_that_somebody_changed_is_named(tmp_path: Path, prefix: str, value: str) -> None:
+    """Properties of a table are anybody's who may write it."""
+    catalog = catalog_in(tmp_path)
+    store = IcebergStore(SHARD, "lake.rows", catalog, schema=PLACE)
+    store.restore_checkpoint(SHARD)
+    store.destroy()
+    opened = load_catalog("default", **catalog)
+    name = f"broadsheet.{prefix}.{SHARD.fqn}"
+    with opened.load_table("lake.rows").transaction() as transaction:
+        transaction.set_properties({name: value})
+    opened.close()
+
+    store = IcebergStore(SHARD, "lake.rows", catalog, schema=PLACE)
+    try:
+        with pytest.raises(StoreError, match=f"property {name} of table lake.rows is damaged"):
+            store.restore_checkpoint(SHARD)
+    finally:
+        store.destroy()

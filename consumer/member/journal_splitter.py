@@ -59,7 +59,7 @@ from broadsheet.journals.errors import (
     WrongAppendOffsetError,
 )
 from broadsheet.journals.message.division import DIVIDED, UNDIVIDED, JournalPart, is_divided
-from broadsheet.journals.message.open_transactions import OpenTransactions
+from broadsheet.journals.message.open_transactions import OpenTransaction, OpenTransactions
 from broadsheet.journals.message.reader import MessageSource
 from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, new_producer_id
 from broadsheet.runtime.clock import Clock
@@ -85,6 +85,8 @@ CATCH_UP_SECONDS: Final = 5.0
 """Longest wait for the mirror of the cluster."""
 OPEN_SECONDS: Final = 86_400.0
 """How far back open transactions are looked for. Readers forget who is silent for longer."""
+LIVELY_SECONDS: Final = 60.0
+"""Age of an open transaction above which a division does not begin: its producer may be dead."""
 
 _log = structlog.get_logger()
 
@@ -159,6 +161,9 @@ class JournalSplitter:
                 await self.round()
             except EtcdError as error:
                 _log.warning("journal_split.waits", cause=str(error))
+            except Exception:
+                # A member that died of it would pass it on to the next leader, until none is left.
+                _log.exception("journal_split.failed")
 
     async def round(self) -> None:
         """Go on with each division that is not over.
@@ -193,8 +198,9 @@ class JournalSplitter:
         if sealed_at(spec) is None:
             await self.make_parts(spec, parts)
             await self.give_parts(journal, names)
-            # Before publishers leave, because a day's messages take their time.
-            await self._read_on(spec)
+            if not is_divided(spec.labels):
+                # Before publishers leave, because a day's messages take their time.
+                self._require_lively(await self._read_on(spec), journal)
             await self.close(spec)
             await self._note(journal, JournalSplitPhase.LEAVING)
             await self.have_publishers_leave(journal)
@@ -290,11 +296,8 @@ class JournalSplitter:
         """
         spec = (await self._journals.get(journal)).spec
         reading = await self._read_on(spec)
-        if reading.open.begins:
-            producer, begin = min(reading.open.begins.items(), key=lambda each: each[1])
-            raise SplitDelayedError(
-                f"producer {producer:012x} has a transaction open in {journal} since offset {begin}"
-            )
+        if open_ := reading.open.since(self._clock.wall_seconds() - OPEN_SECONDS):
+            raise SplitDelayedError(_told(open_[0], journal))
         try:
             sealed = await self._journals.append(
                 journal,
@@ -305,6 +308,21 @@ class JournalSplitter:
         except (WrongAppendOffsetError, AppendOutcomeUnknownError) as error:
             raise SplitDelayedError(f"{journal} was written to before its seal") from error
         await self._relabel(journal, (SEALED_AT, str(sealed.commit.end)))
+
+    def _require_lively(self, reading: _Reading, journal: str) -> None:
+        """Refuse to begin while a transaction is open that may never end: who reads the parts would wait for it.
+
+        Raises:
+            SplitDelayedError: there is one.
+        """
+        now = self._clock.wall_seconds()
+        for each in reading.open.since(now - OPEN_SECONDS):
+            age = now - each.began_unix_seconds
+            if age > LIVELY_SECONDS:
+                raise SplitDelayedError(
+                    f"{_told(each, journal)}, {age:.0f} s ago: it must end before the division begins; if its "
+                    f"program is dead, it is forgotten {OPEN_SECONDS / 3600:.0f} hours after it began"
+                )
 
     async def _read_on(self, spec: JournalSpec) -> _Reading:
         """Read the journal up to its write head, from where it was read to before."""
@@ -374,3 +392,7 @@ class JournalSplitter:
                 (Compare.mod_revision(key, found[0].mod_revision),),
                 (Put(key, encode_journal_split(noted)),),
             )
+
+
+def _told(each: OpenTransaction, journal: str) -> str:
+    return f"producer {each.producer:012x} has a transaction open in {journal} since offset {each.begin}"

@@ -5,13 +5,24 @@ Only what is read is known: a transaction that began before the first batch, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
 
 import numpy as np
 
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags, unix_seconds_of
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is neither acknowledged nor rolled back."""
+
+    producer: int
+    """48 bits."""
+    begin: int
+    """Offset of its first message, bytes."""
+    began_unix_seconds: float
+    """By the producer's clock."""
 
 
 class OpenTransactions:
@@ -19,14 +30,14 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         """Know of no producer."""
-        self._open: dict[int, int] = {}
+        self._open: dict[int, OpenTransaction] = {}
         self._settled: dict[int, int] = {}
         """Clock by producer up to which all is acknowledged, rolled back, or committed by itself."""
 
-    @property
-    def begins(self) -> Mapping[int, int]:
-        """Offset of the first message of each open transaction, by producer. A live view."""
-        return MappingProxyType(self._open)
+    def since(self, unix_seconds: float) -> list[OpenTransaction]:
+        """Return those that began at a time or later, by their begins."""
+        found = [each for each in self._open.values() if each.began_unix_seconds >= unix_seconds]
+        return sorted(found, key=lambda each: each.begin)
 
     def read(self, batch: MessageBatch) -> None:
         """Take the next messages."""
@@ -48,4 +59,7 @@ class OpenTransactions:
         # Copies of what was acknowledged begin no transaction.
         fresh = np.flatnonzero(clocks > self._settled.get(producer, 0))
         if len(fresh) and producer not in self._open:
-            self._open[producer] = int(batch.begins[places[fresh[0]]])
+            first = int(places[fresh[0]])
+            self._open[producer] = OpenTransaction(
+                producer, int(batch.begins[first]), unix_seconds_of(int(batch.clocks[first]))
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -19,10 +20,13 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.json import JsonType
+from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.division import is_divided
+from broadsheet.journals.message.partitioning import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import MessageSource, read_batches
-from broadsheet.journals.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.journals.message_writer import MessageWriter
 from broadsheet.journals.topic import open_topic
 from broadsheet.runtime.errors import ValidationError
@@ -222,6 +226,39 @@ async def test_journal_with_an_open_transaction_is_sealed_behind_its_acknowledge
         by_journal = await check_passed(journals, sent)
         assert "open" in by_journal[MIDDLE]
         assert sum("open" in by_journal[part] for part in PARTS) == 1
+
+
+async def test_division_does_not_begin_while_a_transaction_of_before_is_open(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """Its program may be dead, and who reads the parts would wait for it. Nothing is changed for publishers."""
+    await create_middle(journals)
+    clock = MessageClock()
+    clock.update(time.time() - 600)
+    publisher = Publisher(clock, new_producer_id())
+    publisher.publish_uncommitted(MappedJournal(MIDDLE, NDJSON), {"key": "k", "n": 0}, JsonType())
+    (pending,) = publisher.take_appends()
+    await journals.append(MIDDLE, pending.content)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE), shard(READER, MIDDLE)))
+        await wait_for_primaries(client, RELAY, READER)
+        await elastic.split_journal(MIDDLE)
+
+        async def waits() -> bool:
+            (split,) = await elastic.journal_splits()
+            return "must end before" in split.reason and split.phase == "preparing"
+
+        await eventually(waits)
+        assert not is_divided((await journals.get(MIDDLE)).spec.labels)
+        await Producer(journals).publish(SOURCE, KEYS)
+        await _passed(journals, 1)
+        (intent,) = publisher.build_ack_intents()
+        await journals.append(MIDDLE, intent.content)
+        await until_divided(elastic)
 
 
 async def test_writer_with_a_stale_view_goes_on_into_the_parts(

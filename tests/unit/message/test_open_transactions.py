@@ -5,7 +5,7 @@ from __future__ import annotations
 from broadsheet.journals.content.json import JsonType
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.open_transactions import OpenTransactions
-from broadsheet.journals.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags, clock_at, unix_seconds_of
 
 PENDING, ACK, ALONE = Flags.CONTINUE_TXN, Flags.ACK_TXN, Flags.OUTSIDE_TXN
 
@@ -27,7 +27,7 @@ def _open_after(*messages: tuple[int, int, int], cut: int = 0) -> dict[int, int]
                 JsonType(),
             )
         )
-    return dict(found.begins)
+    return {each.producer: each.begin for each in found.since(unix_seconds_of(0))}
 
 
 def test_transaction_is_open_from_its_first_message_to_its_acknowledgement() -> None:
@@ -50,6 +50,20 @@ def test_rollback_ends_a_transaction_and_what_comes_again_begins_none() -> None:
     assert _open_after((1, 5, PENDING), (1, 4, ACK)) == {}
     assert _open_after((1, 5, PENDING), (1, 6, ACK), (1, 5, PENDING), (1, 6, ACK), cut=2) == {}
     assert _open_after((1, 5, PENDING), (1, 6, ACK), (1, 5, PENDING), cut=2) == {}
+
+
+def test_transactions_of_long_ago_are_left_out_when_asked_for_later_ones() -> None:
+    """Readers forget those, too."""
+    found = OpenTransactions()
+    clocks = [clock_at(seconds * 10**9) for seconds in (1_000_000, 2_000_000)]
+    found.read(
+        MessageBatch(
+            "test/journal", [0, 10], [10, 20], [1, 2], clocks, [PENDING] * 2, [b""] * 2, JsonType()
+        )
+    )
+
+    assert [each.producer for each in found.since(0.0)] == [1, 2]
+    assert [each.producer for each in found.since(1_500_000.0)] == [2]
 
 
 def test_messages_that_are_committed_by_themselves_open_nothing() -> None:

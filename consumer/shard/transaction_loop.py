@@ -305,7 +305,7 @@ class TransactionLoop:
                 services.observer.on_achieved(record)
                 self._start_commit(checkpoint)
             case tx.AppendAcks(intents, recovered):
-                self._append_acks(intents, recovered=recovered)
+                self.append_acks(intents, recovered=recovered)
             case tx.StartReplay():
                 self._start_replay(instruction, group)
             case tx.SetTimer(at):
@@ -471,7 +471,13 @@ class TransactionLoop:
         if error is not None:
             self.post(tx.AppendFailed(error))
 
-    def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
+    def append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
+        """Append the acknowledgements of a transaction, with what they carry, once its commit has succeeded.
+
+        Args:
+            intents: By journal.
+            recovered: They are of the restored checkpoint.
+        """
         services = self._services
         appends = services.recovered_appends if recovered else services.appends
         self._has_published = self._has_published or not recovered

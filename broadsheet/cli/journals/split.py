@@ -29,18 +29,18 @@ class _SplitOptions:
 
 @cluster_command("split", _SplitOptions)
 async def split_journal(connection: Connection, options: _SplitOptions) -> None:
-    """Divide the keys of a journal among two new ones, its parts, while it is written and read.
+    """Divide the keys of a journal among two new ones, while it is written and read.
 
-    Publishers go on into the parts; shards that read the journal read the parts behind its seal, so each key keeps its
-    order. All publishers must look whether a journal is divided: say so by the label broadsheet.dev/publishers=checked.
-    A division that has begun cannot be taken back.
+    Publishers go on into the new ones, its parts; shards that read the journal read the parts behind its seal, so each
+    key keeps its order. All publishers must look whether a journal is divided: say so by the label
+    broadsheet.dev/publishers=checked. A division that has begun cannot be taken back.
 
     \b
     Examples:
-      shardctl journals label clicks/part-000 broadsheet.dev/publishers=checked
-      shardctl journals split clicks/part-000 --dry-run   # what would come of it
-      shardctl journals split clicks/part-000             # in the middle of its keys
-      shardctl journals split clicks/part-000 --at alice
+      shardctl journals label clicks/000 broadsheet.dev/publishers=checked
+      shardctl journals split clicks/000 --dry-run   # what would come of it
+      shardctl journals split clicks/000             # in the middle of its keys
+      shardctl journals split clicks/000 --at alice
     """
     if options.at is not None and options.at_group is not None:
         raise ValidationError("--at-group", "expected none beside --at")

@@ -344,7 +344,7 @@ async def test_journal_awaits_what_a_killed_publisher_has_committed(
     """
     await create_middle(journals)
     producer = Producer(journals)
-    append_acks = TransactionLoop._append_acks  # noqa: SLF001 - where a kill leaves the intents
+    append_acks = TransactionLoop.append_acks
     kept: list[bytes] = []
     cuts: set[object] = set()
     keeps = False
@@ -356,7 +356,7 @@ async def test_journal_awaits_what_a_killed_publisher_has_committed(
             return
         append_acks(self, intents, recovered=recovered)
 
-    monkeypatch.setattr(TransactionLoop, "_append_acks", cut)
+    monkeypatch.setattr(TransactionLoop, "append_acks", cut)
     asked = StandStill(ForkHolding, "settle", behind=False)
     asked.released.set()
 

@@ -19,6 +19,7 @@ from broadsheet.cli.backup.file import read_backup
 from broadsheet.consumer.commands.commands import ANSWER
 from broadsheet.consumer.direct.record_intents import parse_intent
 from broadsheet.consumer.elastic.fork import decode_fork
+from broadsheet.consumer.elastic.journal_split import decode_journal_split
 from broadsheet.consumer.elastic.merge import decode_merge
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.imports.manifest import decode_manifest
@@ -91,6 +92,7 @@ JSON_DOCUMENTS: dict[str, Callable[[], object]] = {
     ),
     "the record of a split": lambda: decode_fork(LATER),
     "the record of a merge": lambda: decode_merge(LATER),
+    "the record of a divided journal": lambda: decode_journal_split(LATER),
     "the record of a rollback": lambda: check_rollback(LATER),
     "the answer of a command": lambda: ANSWER.decode_json(LATER, dict),
     "the manifest of an import": lambda: decode_manifest(LATER),

@@ -370,6 +370,8 @@ class Player:
             self._wake.set,
             linger_seconds=LINGER_SECONDS if self._state is PlayerState.PLAYING else 0.0,
         )
+        # Before anything is read: what is dead in front of the first jump would be read by the way.
+        feeds.prepare(self._playback.upcoming)
         while not self._is_over():
             if self._state is not PlayerState.PLAYING:
                 feeds.hurry(self._playback.position)

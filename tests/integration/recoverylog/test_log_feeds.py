@@ -25,6 +25,7 @@ from tests.support.recorded_ops import LOG
 
 MIB = 1 << 20
 SECOND = "logs/second"
+DEAD_MIB = 2 * AHEAD_BYTES // MIB
 
 
 @pytest.fixture
@@ -192,7 +193,8 @@ async def log_with_gaps(
             recorder.create(f"/{number}")
             await asyncio.to_thread(recorder.write, f"/{number}", 0, b"live" * (MIB // 4))
             recorder.create("/dead")
-            for _ in range(3):
+            # More than a feed reads ahead before it is known where the one behind it begins.
+            for _ in range(DEAD_MIB):
                 await asyncio.to_thread(recorder.write, "/dead", 0, bytes(MIB))
             recorder.remove("/dead")
         hints, covered = recorder.snapshot_hints()

@@ -290,9 +290,13 @@ class SqliteDialect:
     def _connect(self) -> Connection:
         # The driver's own transactions begin with the first write, which is too late: we begin them by hand.
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self._lock_wait_milliseconds}")
-        # Acknowledgements follow a commit at once, so it must survive a power cut too.
-        connection.exec_driver_sql("PRAGMA synchronous = FULL")
+        try:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {self._lock_wait_milliseconds}")
+            # Acknowledgements follow a commit at once, so it must survive a power cut too.
+            connection.exec_driver_sql("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

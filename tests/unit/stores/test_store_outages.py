@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
 from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
@@ -67,6 +68,8 @@ def test_database_that_is_none_is_no_outage(tmp_path: Path) -> None:
 
     assert failure_kind(raised.value) is FailureKind.APPLICATION
     store.destroy()
+    assert isinstance(engine.pool, QueuePool)
+    assert engine.pool.checkedout() == 0, "each attempt would leave a connection"
     engine.dispose()
 
 

@@ -75,6 +75,8 @@ class MessageWriter:
         self._buffered: dict[str, list[_Unsent]] = {}
         """How messages that are not appended were published, by journal: if that is divided, they are again."""
         self._published: dict[str, PublishedRange] = {}
+        self._doubtful: set[str] = set()
+        """Journals that may hold messages of the transaction by an append whose outcome is unknown."""
 
     @property
     def published(self) -> MappingOf[str, PublishedRange]:
@@ -169,7 +171,7 @@ class MessageWriter:
             JournalError, EndpointError: a journal did not take it. Its readers keep the messages as pending, and never
                 show them.
         """
-        appended = {*self._published}
+        appended = self._published.keys() | self._doubtful
         rollbacks = self._publisher.take_rollbacks()
         for rollback in rollbacks:
             if rollback.journal in appended:
@@ -180,6 +182,7 @@ class MessageWriter:
         self._publisher = Publisher(self._clock, new_producer_id())
         self._buffered = {}
         self._published = {}
+        self._doubtful = set()
 
     async def _append(
         self,
@@ -199,9 +202,18 @@ class MessageWriter:
                 break
             except AppendOutcomeUnknownError:
                 # The same UUIDs again: readers drop whichever copy comes second.
+                self._doubtful.add(journal)
                 repeats += 1
                 if repeats > REPEATS_MAX:
                     raise
+            except RegisterMismatchError as error:
+                if not repeats:
+                    raise
+                # What an earlier copy may have brought in would come twice if it was published into the parts, too.
+                raise AppendOutcomeUnknownError(
+                    journal, "an answer was lost, and then the journal was divided"
+                ) from error
+        self._doubtful.discard(journal)
         commit = appended.commit
         published = PublishedRange(journal, messages, commit.begin, commit.end)
         before = self._published.get(journal)

@@ -91,7 +91,7 @@ def _measure_latency(plan: Plan, runs: _Runs, carriers: tuple[Carrier, ...]) -> 
 def _measure_failover(plan: Plan, runs: _Runs, carrier: Carrier, kills: int) -> None:
     waits = []
     for _ in range(kills):
-        # Each time anew: shards whose primaries die soon after each other are held back for some seconds.
+        # A cluster of its own for each trial: shards whose primaries die in quick succession are held back.
         with runs.started(carrier, KILL_ROWS_PER_SECOND) as run:
             run.sleep(_WARM_UP_SECONDS)
             begin = time.monotonic()

@@ -459,7 +459,7 @@ class KeyedStore:
         timers = []
         for (expiry, key), place in zip(entries, places, strict=True):
             is_set = expiry in expiries_of(self.get(place, _TIMERS_SUFFIX))
-            # A handler that ran since the look may have removed it; nobody else has.
+            # The handler of an earlier timer may have removed it: what was due at the beginning fires all the same.
             is_set = is_set or self._due.is_removed(due_entry(expiry, key))
             if is_set and self._is_owned(key):
                 timers.append((expiry, key))

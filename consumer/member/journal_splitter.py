@@ -206,7 +206,7 @@ class JournalSplitter:
             await self.have_publishers_leave(journal)
             await self._note(journal, JournalSplitPhase.DRAINING)
             await self.seal(journal)
-        # Whoever changed the sources meanwhile did not see the parts.
+        # Again, because a change of sources that was under way did not have the parts.
         await self.give_parts(journal, names)
         await self._etcd.txn((), (Delete(journal_split_key(self._root, journal)),))
         self._left.pop(journal, None)

@@ -91,7 +91,7 @@ class RestingTransactions(Protocol):
     """The transactions of an attempt, as far as they rest and go on."""
 
     standstill: asyncio.Lock
-    """Held by who ends input or has transactions rest, until they go on again: nobody else may have them do so."""
+    """Held while one caller ends input or has transactions rest: one at a time may."""
 
     def rest(self) -> asyncio.Event:
         """Have no transaction begin; return what is set once all is durable and acknowledged."""
@@ -222,7 +222,7 @@ class ForkHolding:
             await self.hold(order)
         finally:
             _fail(order, SplitDelayedError(f"shard {self._shard.id} stopped"))
-        # Not if that failed, or was cancelled: whose the keys are is not known then, and nobody else may go on either.
+        # If it failed or was cancelled, the owner of the keys is not known: transactions rest until the attempt ends.
         self._transactions.unbound()
         self._transactions.go_on()
         self._transactions.standstill.release()

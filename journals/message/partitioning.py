@@ -148,7 +148,7 @@ def rendezvous_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
 
 def _with_key(mapping: Mapping, key: KeyFunction) -> Mapping:
     """Let a mapping tell its key, by which a publisher chooses among the parts of a divided journal."""
-    mapping.key = key  # type: ignore[attr-defined]  # A function of its own, which nobody else has.
+    mapping.key = key  # type: ignore[attr-defined]  # Each mapping is a function object of its own.
     return mapping
 
 

@@ -162,7 +162,7 @@ class SharedLeases:
         )
 
     def owners(self) -> dict[str, str]:
-        """Return who has each unfinished lease, as the table says; "" for nobody."""
+        """Return who has each unfinished lease, as the table says; "": it has no owner."""
         client: Any = boto3.client("dynamodb", **aws_settings(self.endpoint))
         with closing(client):
             if self.table not in client.list_tables()["TableNames"]:
@@ -222,7 +222,7 @@ class SharedLeases:
         return ", ".join(counts)
 
     def missing(self) -> set[int]:
-        """Return the messages that nobody processed."""
+        """Return the messages that no worker processed."""
         done = set(self.numbers).union(*(each.numbers for each in self.theirs))
         return set(range(self.published)) - done
 

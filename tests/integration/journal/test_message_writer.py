@@ -11,11 +11,13 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.csv import CSV
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import (
+    AppendOutcomeUnknownError,
     ContentTypeError,
     JournalNotFoundError,
     NoPartitionsError,
     PublishMessageError,
 )
+from broadsheet.journals.message.division import DIVIDED
 from broadsheet.journals.message.partitioning import MappedJournal, field_key, modulo_mapping
 from broadsheet.journals.message.reader import read_committed
 from broadsheet.journals.message.uuid import Flags
@@ -26,7 +28,7 @@ from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from tests.support.broker import journal_spec
 from tests.support.journal_in_memory import JournalInMemory, Requests
-from tests.support.scripted_broker import Context, ScriptedBroker
+from tests.support.scripted_broker import Context, ScriptedBroker, refused
 
 JSON = JsonType()
 PARTS = ("topic/part-000", "topic/part-001")
@@ -110,6 +112,38 @@ async def test_append_whose_answer_was_lost_is_one_message_to_readers() -> None:
 
     first, second, rest = journal.content.split(b"\n")
     assert first == second
+    assert rest == b""
+
+
+async def test_append_that_was_lost_before_its_journal_was_divided_is_not_repeated_in_a_part() -> (
+    None
+):
+    """Its first copy may be in the journal: the same message in a part would be another one to readers."""
+    journal = JournalInMemory()
+    answers = 0
+
+    async def answer(requests: Requests, context: Context) -> pb.AppendResponse:
+        nonlocal answers
+        answers += 1
+        if answers == 2:
+            refusal = refused(pb.REGISTER_MISMATCH)
+            refusal.registers.CopyFrom(DIVIDED)
+            return refusal
+        response = await journal.take(requests, context)
+        if answers == 1:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
+        return response
+
+    async with ScriptedBroker(on_append=answer) as broker, JournalClient(broker.address) as client:
+        writer = MessageWriter(client, transaction=True)
+        writer.publish(MappedJournal("abcd", NDJSON), {"n": 1}, JSON)
+        with pytest.raises(AppendOutcomeUnknownError, match="then the journal was divided"):
+            await writer.flush()
+        await writer.roll_back()
+
+    message, rollback, rest = journal.content.split(b"\n")
+    assert b'"n":1' in message
+    assert b'"n"' not in rollback, "readers drop what may have come"
     assert rest == b""
 
 

@@ -154,7 +154,7 @@ def test_source_behind_no_source_of_the_shard_is_refused() -> None:
 
 
 def test_change_of_a_reader_keeps_the_parts_as_long_as_it_reads_the_journal() -> None:
-    """Without the parts their messages would be read by nobody; without the journal there is no order to keep."""
+    """Without the parts no shard would read their messages; without the journal there is no order to keep."""
     held = with_parts(_shard(JOURNAL), JOURNAL, PARTS)
     assert held is not None
     early = ShardSpec()

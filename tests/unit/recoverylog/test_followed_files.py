@@ -43,8 +43,8 @@ class SizesOnAFullDisk:
 
 
 async def test_follower_that_failed_begins_again_and_catches_up(tmp_path: Path) -> None:
-    """One write that fails must not leave a standby without its index for the rest of its life. Nobody waits for the
-    disk meanwhile, and links of removed files do not keep it full.
+    """One write that fails must not leave a standby without its index for the rest of its life. No caller waits
+    for the disk meanwhile, and links of removed files do not keep it full.
     """
     staging, fsm, follower = tmp_path / "staging", FileStateMachine(FSMHints()), SizesOnAFullDisk()
     staging.mkdir()

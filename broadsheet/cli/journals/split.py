@@ -8,6 +8,7 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import JournalName
 from broadsheet.cli.options import DryRun, command_options, option
+from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.errors import ValidationError
@@ -25,6 +26,7 @@ class _SplitOptions:
         type=click.IntRange(1, GROUPS - 1),
     )
     dry_run: DryRun
+    output: Output
 
 
 @cluster_command("split", _SplitOptions)
@@ -49,6 +51,9 @@ async def split_journal(connection: Connection, options: _SplitOptions) -> None:
         plan = await client.split_journal(
             options.journal, at_group=at_group, dry_run=options.dry_run
         )
+    if options.output is not OutputFormat.TABLE:
+        print_messages("splits", [plan], options.output)
+        return
     rows = [
         [part.journal, str(KeyRange(part.begin, part.end)), str(part.end - part.begin)]
         for part in plan.parts

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options, flag
-from broadsheet.cli.output.documents import Output, print_list
-from broadsheet.cli.output.operations import OperationLook, require_table, watch_operations
+from broadsheet.cli.output.documents import Output
+from broadsheet.cli.output.operations import OperationKey, require_table, show_operations
 from broadsheet.wire.elastic_pb2 import ListJournalSplitsResponse
 from broadsheet.wire.key_range import KeyRange
 
@@ -37,20 +35,18 @@ async def list_journal_splits(connection: Connection, options: _ListOptions) -> 
     """
     require_table(options.output, watch=options.watch)
     async with connection.elastic() as client:
-        found = await client.journal_splits()
-        print_list(
-            options.output, "splits", found, JOURNAL_SPLIT_COLUMNS, map(journal_split_cells, found)
+        await show_operations(
+            options.output,
+            "splits",
+            JOURNAL_SPLIT_COLUMNS,
+            client.journal_splits,
+            _row,
+            watch=options.watch,
         )
-        if options.watch:
-
-            async def look() -> OperationLook:
-                return _look(await client.journal_splits())
-
-            await watch_operations(_look(found), look)
 
 
-def _look(found: Sequence[ListJournalSplitsResponse.JournalSplit]) -> OperationLook:
-    return OperationLook({(0, each.journal, ""): journal_split_cells(each) for each in found})
+def _row(split: ListJournalSplitsResponse.JournalSplit) -> tuple[OperationKey, list[str]]:
+    return (0, split.journal, ""), journal_split_cells(split)
 
 
 def journal_split_cells(split: ListJournalSplitsResponse.JournalSplit) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import click
+from google.protobuf.message import Message
 
-from broadsheet.cli.output.documents import OutputFormat
+from broadsheet.cli.output.documents import OutputFormat, print_list
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.wire.progress_pb2 import Progress, ProgressKind, ProgressUnit
 
@@ -22,6 +23,7 @@ FAILED_LOOKS_MAX = 30
 OperationKey: TypeAlias = tuple[int, str, str]
 """Kind, subject and member."""
 OperationRows: TypeAlias = Mapping[OperationKey, Sequence[str]]
+M = TypeVar("M", bound=Message)
 
 
 class OperationLook(NamedTuple):
@@ -41,6 +43,40 @@ def require_table(output: OutputFormat, *, watch: bool) -> None:
     """
     if watch and output is not OutputFormat.TABLE:
         raise click.UsageError("--watch prints rows: expected -o table with it")
+
+
+async def show_operations(
+    output: OutputFormat,
+    name: str,
+    columns: Sequence[str],
+    ask: Callable[[], Awaitable[Sequence[M]]],
+    row: Callable[[M], tuple[OperationKey, Sequence[str]]],
+    *,
+    watch: bool,
+) -> None:
+    """Print the operations of one kind that are under way, and, if `watch`, each that changes, until none is left.
+
+    Args:
+        output: The form; `require_table` checks it.
+        name: Of the list in a document.
+        columns: Of the table.
+        ask: Returns what is under way.
+        row: Returns the key and the cells of one, of shape (len(columns),).
+        watch: Whether to go on.
+
+    Raises:
+        EndpointError: see `watch_operations`.
+    """
+    found = await ask()
+    rows = dict(map(row, found))
+    print_list(output, name, found, columns, rows.values())
+    if not watch:
+        return
+
+    async def look() -> OperationLook:
+        return OperationLook(dict(map(row, await ask())))
+
+    await watch_operations(OperationLook(rows), look)
 
 
 async def watch_operations(

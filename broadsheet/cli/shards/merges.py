@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options, flag
-from broadsheet.cli.output.documents import Output, print_list
+from broadsheet.cli.output.documents import Output
 from broadsheet.cli.output.operations import (
     OperationKey,
-    OperationLook,
     amount_text,
     require_table,
+    show_operations,
     time_left,
-    watch_operations,
 )
 from broadsheet.wire.elastic_pb2 import ListMergesResponse
 from broadsheet.wire.key_range import KeyRange
@@ -52,22 +49,13 @@ async def list_merges(connection: Connection, options: _MergesOptions) -> None:
     """
     require_table(options.output, watch=options.watch)
     async with connection.elastic() as client:
-        found = await client.merges()
-        print_list(options.output, "merges", found, MERGE_COLUMNS, map(merge_cells, found))
-        if options.watch:
-
-            async def look() -> OperationLook:
-                return _look(await client.merges())
-
-            await watch_operations(_look(found), look)
+        await show_operations(
+            options.output, "merges", MERGE_COLUMNS, client.merges, _row, watch=options.watch
+        )
 
 
-def _look(found: Sequence[ListMergesResponse.Merge]) -> OperationLook:
-    return OperationLook({_key(each): merge_cells(each) for each in found})
-
-
-def _key(merge: ListMergesResponse.Merge) -> OperationKey:
-    return merge.progress.kind, merge.survivor, merge.absorbed
+def _row(merge: ListMergesResponse.Merge) -> tuple[OperationKey, list[str]]:
+    return (merge.progress.kind, merge.survivor, merge.absorbed), merge_cells(merge)
 
 
 def merge_cells(merge: ListMergesResponse.Merge) -> list[str]:

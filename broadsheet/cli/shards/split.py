@@ -11,8 +11,8 @@ from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
 from broadsheet.cli.options import DryRun, command_options, option
+from broadsheet.cli.output.documents import Output, OutputFormat, print_list
 from broadsheet.cli.output.messages import say
-from broadsheet.cli.output.tables import print_table
 from broadsheet.consumer.elastic.split_plan import cut_points
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.elastic_pb2 import SplitShardResponse
@@ -40,6 +40,7 @@ class _SplitOptions:
         "Id of the new shard; default: the shard's, and its first group.", default=""
     )
     dry_run: DryRun
+    output: Output
 
 
 @cluster_command("split", _SplitOptions)
@@ -66,7 +67,7 @@ async def split_shard(connection: Connection, options: _SplitOptions) -> None:
                 KeyRange(plan.kept_begin, plan.given_end), options.into, plan.quantile_groups
             )
         if options.dry_run:
-            _print_plan(options.shard, plan, cuts)
+            _print_plan(options, plan, cuts)
             say("dry run: nothing was changed")
             return
         # From the end on, so that the shard that is split always begins where it did.
@@ -79,6 +80,8 @@ async def split_shard(connection: Connection, options: _SplitOptions) -> None:
             if number < len(cuts):
                 await _until_it_serves(connection, done.child.id)
     say("it serves soon: shardctl shards splits")
+    if options.output is not OutputFormat.TABLE:
+        _print_plan(options, plan, cuts)
 
 
 def _check(options: _SplitOptions) -> None:
@@ -111,13 +114,18 @@ async def _until_it_serves(connection: Connection, child: str) -> None:
             await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _print_plan(shard: str, plan: SplitShardResponse, cuts: list[int]) -> None:
+def _print_plan(options: _SplitOptions, plan: SplitShardResponse, cuts: list[int]) -> None:
     bounds = [plan.kept_begin, *cuts, plan.given_end]
-    ids = [shard, *(f"{shard}-{cut:04x}" for cut in cuts)]
+    ids = [options.shard, *(f"{options.shard}-{cut:04x}" for cut in cuts)]
     if len(cuts) == 1:
         ids[1] = plan.child.id
-    rows = [
-        [shard_id, str(KeyRange(begin, end)), str(end - begin)]
-        for shard_id, (begin, end) in zip(ids, pairwise(bounds), strict=True)
+    owned = [KeyRange(begin, end) for begin, end in pairwise(bounds)]
+    found = [
+        {"shard": shard_id, "begin": each.begin, "end": each.end}
+        for shard_id, each in zip(ids, owned, strict=True)
     ]
-    print_table(["SHARD", "KEYS", "GROUPS"], rows)
+    rows = [
+        [shard_id, str(each), str(each.end - each.begin)]
+        for shard_id, each in zip(ids, owned, strict=True)
+    ]
+    print_list(options.output, "shards", found, ["SHARD", "KEYS", "GROUPS"], rows)

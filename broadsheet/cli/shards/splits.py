@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.options import command_options, flag
-from broadsheet.cli.output.documents import Output, print_list
+from broadsheet.cli.output.documents import Output
 from broadsheet.cli.output.operations import (
     OperationKey,
-    OperationLook,
     amount_text,
     require_table,
+    show_operations,
     time_left,
-    watch_operations,
 )
 from broadsheet.wire.elastic_pb2 import ListSplitsResponse
 from broadsheet.wire.key_range import KeyRange
@@ -43,22 +40,13 @@ async def list_splits(connection: Connection, options: _ListOptions) -> None:
     """
     require_table(options.output, watch=options.watch)
     async with connection.elastic() as client:
-        found = await client.splits()
-        print_list(options.output, "splits", found, SPLIT_COLUMNS, map(split_cells, found))
-        if options.watch:
-
-            async def look() -> OperationLook:
-                return _look(await client.splits())
-
-            await watch_operations(_look(found), look)
+        await show_operations(
+            options.output, "splits", SPLIT_COLUMNS, client.splits, _row, watch=options.watch
+        )
 
 
-def _look(found: Sequence[ListSplitsResponse.Split]) -> OperationLook:
-    return OperationLook({_key(each): split_cells(each) for each in found})
-
-
-def _key(split: ListSplitsResponse.Split) -> OperationKey:
-    return split.progress.kind, split.child, split.parent
+def _row(split: ListSplitsResponse.Split) -> tuple[OperationKey, list[str]]:
+    return (split.progress.kind, split.child, split.parent), split_cells(split)
 
 
 def split_cells(split: ListSplitsResponse.Split) -> list[str]:

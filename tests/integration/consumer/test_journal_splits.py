@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -163,6 +164,10 @@ async def test_apply_of_a_reader_without_the_parts_is_refused(
         planned = await _shardctl(one, f"journals split {MIDDLE} --at k1 --dry-run")
         assert f"{MIDDLE}-0000" in planned
         assert "dry run: nothing was changed" in planned
+        (document,) = json.loads(
+            await _shardctl(one, f"journals split {MIDDLE} --dry-run -o json")
+        )["splits"]
+        assert [each["journal"] for each in document["parts"]] == [*PARTS]
         assert not await elastic.journal_splits()
         asked = await _shardctl(one, f"journals split {MIDDLE}")
         assert f"read by {READER}" in asked

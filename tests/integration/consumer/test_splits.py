@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import threading
 from pathlib import Path
@@ -36,6 +38,7 @@ from tests.support.members import (
     wait_for_primaries,
 )
 from tests.support.recorded_tally import create_logs
+from tests.support.shardctl_runs import shardctl
 from tests.support.splitting import (
     CHILD,
     KEYS,
@@ -67,6 +70,7 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
     ):
         await client.apply(upserts(spec(cluster)))
         await wait_for_primaries(client, PARENT)
+        await _command_shows_its_plan(one)
         async with traffic(producer) as sent:
             await eventually(lambda: sent.total() > 400)
             plan = await elastic.split(PARENT, journals, at_group=2048)
@@ -94,6 +98,20 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
         assert not left.kvs, "nothing of a finished split remains"
         with pytest.raises(ValidationError, match="serves already"):
             await elastic.cancel_split(CHILD)
+
+
+async def _command_shows_its_plan(member: Service) -> None:
+    """As a table, and for programs."""
+    line = f"shardctl shards split {PARENT} --into 4 --dry-run --address {member.address}"
+    table = await asyncio.to_thread(shardctl, line)
+    document = await asyncio.to_thread(shardctl, f"{line} -o json")
+
+    assert (table.status, document.status) == (0, 0), (table, document)
+    assert f"{PARENT}-0c00" in table.stdout
+    planned = json.loads(document.stdout)["shards"]
+    assert [(each["begin"], each["end"]) for each in planned] == [
+        (begin, begin + 1024) for begin in (0, 1024, 2048, 3072)
+    ]
 
 
 async def _tells_how_far_it_is(member: Service, elastic: ElasticClient, fqn: str) -> None:

@@ -118,15 +118,15 @@ class KafkaSubject:
     def open(self, shard: Shard) -> KafkaStore:
         """Return a holder with producers of its own."""
         if shard.fqn not in self._readers:
-            self._create(_topic_of(shard.fqn))
-            self._readers[shard.fqn] = CommittedReader(self._config, _topic_of(shard.fqn))
+            self._create(topic_of(shard.fqn))
+            self._readers[shard.fqn] = CommittedReader(self._config, topic_of(shard.fqn))
         store = KafkaStore(shard, self._config)
         self._shards[id(store)] = shard.fqn
         return store
 
     def put(self, store: Any, key: str, value: int) -> None:
         """Publish a value of a key."""
-        topic = _topic_of(self._shards[id(store)])
+        topic = topic_of(self._shards[id(store)])
         store.publish(topic, json.dumps(value).encode(), key.encode())
 
     def committed(self, store: Any) -> dict[str, int]:
@@ -147,5 +147,6 @@ class KafkaSubject:
             reader.close()
 
 
-def _topic_of(fqn: str) -> str:
+def topic_of(fqn: str) -> str:
+    """Return the name of a shard's topic."""
     return fqn.strip("/").replace("/", ".")

@@ -162,7 +162,8 @@ class KafkaStore:
                 self._require_short(topic, len(value) + len(key or b""))
         if len(keyed) != len(values):
             raise ValidationError("keys", f"expected {len(values)}, one a value, got {len(keyed)}")
-        self._pending.append(RecordRun(topic, values, keyed, partition))
+        # Copied: the caller may use its lists again before the commit.
+        self._pending.append(RecordRun(topic, tuple(values), tuple(keyed), partition))
 
     def _require_short(self, topic: str, size: int) -> None:
         bytes_max = self.limits(topic).record_bytes_max

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from broadsheet.consumer.client import ShardClient
@@ -17,6 +18,7 @@ from broadsheet.consumer.keyed import (
     StateHandle,
     TxnTime,
 )
+from broadsheet.consumer.keyed.application import RowOutput
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
@@ -34,6 +36,11 @@ SOURCE, OUTPUT = "test/source", "test/output"
 PARENT = "shard-a"
 CHILD = "shard-a-0800"
 KEYS = [f"k{number}" for number in range(40)]
+ECHO_SCHEMA = "key string, n long, count long"
+TO_JOURNAL = JournalOutput(MappedJournal(OUTPUT, NDJSON), JsonType(), ECHO_SCHEMA)
+
+Echoes = Callable[[], Awaitable[list[dict[str, Any]]]]
+"""Returns the committed echoes as an outside reader finds them."""
 
 
 class Numbers(KeyedProcessor):
@@ -60,16 +67,18 @@ class MemberApplication(KeyedApplication):
         """Nothing is open."""
 
 
-def application() -> Any:
-    """Return the application; `Any`: the members of tests are typed for another one."""
-    return MemberApplication(
-        Numbers,
-        key="key string",
-        rows="key string, n long",
-        output=JournalOutput(
-            MappedJournal(OUTPUT, NDJSON), JsonType(), "key string, n long, count long"
-        ),
-    )
+def application(to: RowOutput = TO_JOURNAL) -> Any:
+    """Return the application; `Any`: the members of tests are typed for another one.
+
+    Args:
+        to: Where echoes go.
+    """
+    return MemberApplication(Numbers, key="key string", rows="key string, n long", output=to)
+
+
+def in_journal(journals: JournalClient) -> Echoes:
+    """Return the reader of echoes that go to the journal."""
+    return partial(committed, journals, OUTPUT)
 
 
 @asynccontextmanager
@@ -129,20 +138,11 @@ def check_outputs(found: list[dict[str, Any]], sent: Counter[str]) -> None:
 
 
 async def check_merged(
-    resolver: ShardResolver,
-    journals: JournalClient,
-    survivor: str,
-    sent: Counter[str],
-    end: int,
+    resolver: ShardResolver, echoes: Echoes, survivor: str, sent: Counter[str], end: int
 ) -> None:
     """State of the survivor, and outputs, are those of one shard that had all keys at all times."""
     assert await counts([resolver], survivor, end) == dict(sent)
-
-    async def echoed() -> list[dict[str, Any]]:
-        found = await committed(journals, OUTPUT)
-        return found if len(found) >= sent.total() else []
-
-    check_outputs(await eventually(echoed), sent)
+    await _check_echoes(echoes, sent)
 
 
 class StandStill:
@@ -175,16 +175,19 @@ def spec(cluster: Cluster) -> ShardSpec:
 
 
 async def check_split(
-    resolvers: Sequence[ShardResolver], journals: JournalClient, sent: Counter[str], end: int
+    resolvers: Sequence[ShardResolver], echoes: Echoes, sent: Counter[str], end: int
 ) -> None:
     """State of both shards together, and outputs, are those of one shard that was never split."""
     parts = [await counts(resolvers, each, end) for each in (PARENT, CHILD)]
     assert all(parts)
     assert not parts[0].keys() & parts[1].keys()
     assert parts[0] | parts[1] == dict(sent)
+    await _check_echoes(echoes, sent)
 
-    async def echoed() -> list[dict[str, Any]]:
-        found = await committed(journals, OUTPUT)
+
+async def _check_echoes(echoes: Echoes, sent: Counter[str]) -> None:
+    async def all_of_them() -> list[dict[str, Any]]:
+        found = await echoes()
         return found if len(found) >= sent.total() else []
 
-    check_outputs(await eventually(echoed), sent)
+    check_outputs(await eventually(all_of_them), sent)

@@ -14,6 +14,7 @@ from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from tests.support import live_shards
+from tests.support.family_rounds import FamilyRound
 from tests.support.members import Cluster, create_journals
 
 SOURCE = "test/source"
@@ -39,6 +40,12 @@ async def cluster(
         directory=directory,
         output=OUTPUT,
     )
+
+
+@pytest.fixture
+def family_round(cluster: Cluster, journals: JournalClient, tmp_path: Path) -> FamilyRound:
+    """A round of a split or a merge whose outputs go to a journal."""
+    return FamilyRound(cluster, journals, tmp_path)
 
 
 @pytest.fixture

@@ -12,28 +12,34 @@ import pytest
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.model import ItemId
-from broadsheet.consumer.client import ElasticClient, ShardClient, StateClient
+from broadsheet.consumer.client import ElasticClient, StateClient
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.absorbing import Absorbing
 from broadsheet.consumer.shard.forking import Forking
-from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.wire.key_range import ALL_KEYS, KeyRange, range_labels
-from broadsheet.wire.labels import FAMILY, label_set, union
+from broadsheet.wire.key_range import ALL_KEYS
 from broadsheet.wire.progress_pb2 import ProgressKind
-from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
+from tests.support.family_rounds import (
+    FIRST,
+    HIGH,
+    LOW,
+    MERGE_STEPS,
+    SECOND,
+    FamilyRound,
+    asked_of,
+    family,
+    merged,
+)
 from tests.support.members import (
     Cluster,
     Producer,
     client_of,
-    shard,
-    statuses,
     upserts,
     wait_for_primaries,
 )
-from tests.support.recorded_tally import create_logs, recorded
+from tests.support.recorded_tally import create_logs
 from tests.support.splitting import (
     CHILD,
     KEYS,
@@ -42,33 +48,12 @@ from tests.support.splitting import (
     application,
     check_merged,
     check_split,
+    in_journal,
     ranges,
     traffic,
 )
 
 pytestmark = pytest.mark.etcd
-FIRST, SECOND = "shard-a", "shard-b"
-LOW, HIGH = KeyRange(0, 2048), KeyRange(2048, 4096)
-
-
-def family(cluster: Cluster) -> list[ShardSpec]:
-    """Return two shards that divide the keys."""
-    specs = []
-    for shard_id, owned in ((FIRST, LOW), (SECOND, HIGH)):
-        spec = recorded(shard(shard_id, SOURCE), cluster.root)
-        labels = label_set((FAMILY, FIRST), *range_labels(owned))
-        spec.labels.CopyFrom(union(spec.labels, labels))
-        specs.append(spec)
-    return specs
-
-
-async def merged(elastic: ElasticClient) -> None:
-    """Wait until no merge is under way."""
-
-    async def over() -> bool:
-        return not await elastic.merges()
-
-    await eventually(over)
 
 
 @pytest.mark.parametrize("survivor", [FIRST, SECOND])
@@ -104,7 +89,7 @@ async def test_shards_are_merged_under_traffic_with_each_row_handled_once(
         sent.update(KEYS)
 
         assert await ranges(client) == {survivor: ALL_KEYS}
-        await check_merged(one.resolver, journals, survivor, sent, end)
+        await check_merged(one.resolver, in_journal(journals), survivor, sent, end)
         for name in ("merges/", "fork-hold/"):
             prefix = f"/broadsheet.v1{cluster.root}/{name}".encode()
             assert not (await etcd.get_range(prefix, prefix[:-1] + b"0")).kvs, name
@@ -113,96 +98,23 @@ async def test_shards_are_merged_under_traffic_with_each_row_handled_once(
         # A later life has all of it from the survivor's log alone.
         await client.unassign([survivor])
         await wait_for_primaries(client, survivor)
-        await check_merged(one.resolver, journals, survivor, sent, end)
+        await check_merged(one.resolver, in_journal(journals), survivor, sent, end)
 
 
-STEPS: dict[str, tuple[type, str, bool, str]] = {
-    # Where one of the two stands still, before or behind a call, and which shard's member is killed then.
-    "survivor-copies": (Absorbing, "copy", False, "survivor"),
-    "survivor-has-copied": (Absorbing, "copy", True, "survivor"),
-    "survivor-before-it-asks": (Absorbing, "stand", False, "survivor"),
-    "survivor-before-the-hold": (ForkHolding, "hold", False, "survivor"),
-    "survivor-before-the-mark": (ForkHolding, "mark", False, "survivor"),
-    "survivor-behind-the-mark": (ForkHolding, "mark", True, "survivor"),
-    "survivor-before-the-last-rows": (Absorbing, "take_last", False, "survivor"),
-    "survivor-before-the-flip": (Absorbing, "flip", False, "survivor"),
-    "survivor-behind-the-flip": (Absorbing, "flip", True, "survivor"),
-    "absorbed-is-copied": (Absorbing, "copy", False, "absorbed"),
-    "absorbed-before-the-hold": (ForkHolding, "hold", False, "absorbed"),
-    "absorbed-before-the-mark": (ForkHolding, "mark", False, "absorbed"),
-    "absorbed-behind-the-mark": (ForkHolding, "mark", True, "absorbed"),
-    "absorbed-before-the-last-rows": (Absorbing, "take_last", False, "absorbed"),
-    "absorbed-before-the-flip": (Absorbing, "flip", False, "absorbed"),
-    "absorbed-behind-the-flip": (Absorbing, "flip", True, "absorbed"),
-}
 _IN_CI = ("survivor-behind-the-flip", "absorbed-before-the-flip")
 _ASKED = os.environ.get("MERGE_STEPS", ",".join(_IN_CI)).split(",")
 
 
 @pytest.mark.parametrize("round_", range(int(os.environ.get("MERGE_ROUNDS", "1"))))
-@pytest.mark.parametrize("step", [each for each in STEPS if _ASKED == ["all"] or each in _ASKED])
+@pytest.mark.parametrize("step", asked_of(MERGE_STEPS, _ASKED))
 async def test_merge_whose_member_is_killed_at_a_step_is_done_by_others(
-    cluster: Cluster,
-    journals: JournalClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    round_: int,
+    family_round: FamilyRound, step: str, round_: int
 ) -> None:
     """Killed at any step, each row is handled once, by the shard that owns its key, and the merge is done in the end:
     what decides is in etcd, and both logs are fenced.
     """
     del round_
-    owner, name, behind, victim = STEPS[step]
-    await create_logs(journals, FIRST, SECOND)
-    producer = Producer(journals)
-    async with (
-        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
-        cluster.member("two", application=application(), state_dir=str(tmp_path / "two")) as two,
-    ):
-        by_name = {"member-one": one, "member-two": two}
-        async with client_of(one) as client:
-            await client.apply(upserts(*family(cluster)))
-            await wait_for_primaries(client, FIRST, SECOND)
-        async with traffic(producer) as sent:
-            await eventually(lambda: sent.total() > 200)
-            still = StandStill(owner, name, behind=behind)
-
-            async def called(*args: Any) -> Any:
-                return await still(*args)
-
-            monkeypatch.setattr(owner, name, called)
-            async with ElasticClient(one.address) as elastic, client_of(one) as client:
-                await elastic.merge(FIRST, SECOND)
-                await eventually(still.reached.is_set)
-                found = await statuses(client)
-            where = {shard_id: replicas[0][0] for shard_id, replicas in found.items()}
-            killed = by_name[where.get(FIRST if victim == "survivor" else SECOND, "member-one")]
-            if SECOND in where:
-                assert len(set(where.values())) == 2, "each has a member of its own"
-            elif victim == "absorbed":
-                (killed,) = (each for each in (one, two) if each is not by_name[where[FIRST]])
-            ((left_name, left),) = (each for each in by_name.items() if each[1] is not killed)
-            killed.force_stop()
-            still.released.set()
-            async with ElasticClient(left.address) as elastic, client_of(left) as client:
-                await merged(elastic)
-                await _alone(client, left_name)
-            at_merge = sent.total()
-            await eventually(lambda: sent.total() > at_merge + 200)
-        end = await producer.publish(SOURCE, KEYS)
-        sent.update(KEYS)
-        await check_merged(left.resolver, journals, FIRST, sent, end)
-
-
-async def _alone(client: ShardClient, member: str) -> None:
-    """Wait until the survivor has all keys and its primary on a member, and the other shard is gone."""
-
-    async def serves() -> bool:
-        return await statuses(client) == {FIRST: [(member, "PRIMARY")]}
-
-    await eventually(serves)
-    assert await ranges(client) == {FIRST: ALL_KEYS}
+    await family_round.merge(MERGE_STEPS[step])
 
 
 async def test_merge_whose_flips_answer_is_lost_is_seen_in_the_spec(
@@ -235,7 +147,7 @@ async def test_merge_whose_flips_answer_is_lost_is_seen_in_the_spec(
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
         assert len(lost) == 1
-        await check_merged(one.resolver, journals, FIRST, sent, end)
+        await check_merged(one.resolver, in_journal(journals), FIRST, sent, end)
 
 
 async def test_cancelled_merge_leaves_both_with_their_keys(
@@ -285,7 +197,7 @@ async def test_cancelled_merge_leaves_both_with_their_keys(
             assert await ranges(client) == {FIRST: ALL_KEYS}
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
-        await check_merged(one.resolver, journals, FIRST, sent, end)
+        await check_merged(one.resolver, in_journal(journals), FIRST, sent, end)
 
 
 async def _tells_how_far_it_is(member: Service, fqn: str) -> None:
@@ -345,7 +257,7 @@ async def test_split_that_begins_while_a_merge_ends_has_its_parent_rest_until_it
             await wait_for_primaries(client, CHILD)
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
-        await check_split([one.resolver], journals, sent, end)
+        await check_split([one.resolver], in_journal(journals), sent, end)
 
 
 async def test_shards_that_never_had_a_row_are_merged(
@@ -365,4 +277,4 @@ async def test_shards_that_never_had_a_row_are_merged(
         await merged(elastic)
         assert await ranges(client) == {FIRST: ALL_KEYS}
         end = await producer.publish(SOURCE, KEYS)
-        await check_merged(one.resolver, journals, FIRST, Counter(KEYS), end)
+        await check_merged(one.resolver, in_journal(journals), FIRST, Counter(KEYS), end)

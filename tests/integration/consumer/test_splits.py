@@ -22,18 +22,21 @@ from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.forking import Forking
-from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.load_pb2 import MemberLoad
 from broadsheet.wire.progress_pb2 import ProgressKind
 from tests.support.eventually import eventually
+from tests.support.family_rounds import (
+    SPLIT_STEPS,
+    FamilyRound,
+    asked_of,
+)
 from tests.support.members import (
     Cluster,
     Producer,
     client_of,
-    statuses,
     upserts,
     wait_for_primaries,
 )
@@ -47,6 +50,7 @@ from tests.support.splitting import (
     StandStill,
     application,
     check_split,
+    in_journal,
     ranges,
     spec,
     traffic,
@@ -85,7 +89,7 @@ async def test_shard_is_split_under_traffic_with_each_row_handled_once(
             PARENT: KeyRange(0, 2048),
             CHILD: KeyRange(2048, 4096),
         }
-        await check_split([one.resolver], journals, sent, end)
+        await check_split([one.resolver], in_journal(journals), sent, end)
 
         async def over() -> bool:
             return not await elastic.splits()
@@ -225,88 +229,20 @@ async def test_split_after_a_hold_that_came_late_is_done(
         await wait_for_primaries(client, CHILD)
 
 
-STEPS: dict[str, tuple[type, str, bool, str]] = {
-    # Where one of the two stands still, before or behind a call, and which member is killed then.
-    "child-follows": (Forking, "catch_up", False, "child"),
-    "child-before-its-log": (Forking, "own_log", False, "child"),
-    "child-before-the-flip": (Forking, "flip", False, "child"),
-    "child-behind-the-flip": (Forking, "flip", True, "child"),
-    "parent-before-the-hold": (ForkHolding, "hold", False, "parent"),
-    "parent-before-the-mark": (ForkHolding, "mark", False, "parent"),
-    "parent-behind-the-mark": (ForkHolding, "mark", True, "parent"),
-    "parent-before-the-flip": (Forking, "flip", False, "parent"),
-    "parent-behind-the-flip": (Forking, "flip", True, "parent"),
-}
 _IN_CI = ("child-behind-the-flip", "parent-before-the-flip")
-_ASKED = os.environ.get("SPLIT_STEPS", ",".join(_IN_CI))
+_ASKED = os.environ.get("SPLIT_STEPS", ",".join(_IN_CI)).split(",")
 
 
 @pytest.mark.parametrize("round_", range(int(os.environ.get("SPLIT_ROUNDS", "1"))))
-@pytest.mark.parametrize("step", [each for each in STEPS if _ASKED == "all" or each in _ASKED])
+@pytest.mark.parametrize("step", asked_of(SPLIT_STEPS, _ASKED))
 async def test_split_whose_member_is_killed_at_a_step_is_done_by_others(
-    cluster: Cluster,
-    journals: JournalClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    round_: int,
+    family_round: FamilyRound, step: str, round_: int
 ) -> None:
     """Killed at any step, each row is handled once, by the shard that owns its key, and the split is done in the end:
     what decides is in etcd, and both logs are fenced.
     """
     del round_
-    owner, name, behind, victim = STEPS[step]
-    await create_logs(journals, PARENT)
-    producer = Producer(journals)
-    async with cluster.member(
-        "one", application=application(), state_dir=str(tmp_path / "one")
-    ) as one:
-        async with client_of(one) as client:
-            await client.apply(upserts(spec(cluster)))
-            await wait_for_primaries(client, PARENT)
-        async with cluster.member(
-            "two", application=application(), state_dir=str(tmp_path / "two")
-        ) as two:
-            async with traffic(producer) as sent:
-                still = StandStill(owner, name, behind=behind)
-
-                async def called(*args: Any) -> Any:
-                    return await still(*args)
-
-                monkeypatch.setattr(owner, name, called)
-                async with ElasticClient(two.address) as elastic, client_of(two) as client:
-                    await elastic.split(PARENT, journals, at_group=2048)
-                    await eventually(still.reached.is_set)
-                    found = await statuses(client)
-                    where = {key: replicas[0][0] for key, replicas in found.items()}
-                assert where == {PARENT: "member-one", CHILD: "member-two"}
-                killed, survivor = (one, two) if victim == "parent" else (two, one)
-                killed.force_stop()
-                still.released.set()
-                await _both_serve(survivor)
-                at_split = sent.total()
-                await eventually(lambda: sent.total() > at_split + 200)
-                async with ElasticClient(survivor.address) as elastic:
-
-                    async def over() -> bool:
-                        return not await elastic.splits()
-
-                    await eventually(over)
-            end = await producer.publish(SOURCE, KEYS)
-            sent.update(KEYS)
-            await check_split([survivor.resolver], journals, sent, end)
-
-
-async def _both_serve(member: Service) -> None:
-    """Wait until parent and child have a primary each, on one member."""
-    async with client_of(member) as client:
-
-        async def serve() -> bool:
-            found = await statuses(client)
-            replicas = [found.get(each, []) for each in (PARENT, CHILD)]
-            return all([status for _, status in each] == ["PRIMARY"] for each in replicas)
-
-        await eventually(serve)
+    await family_round.split(SPLIT_STEPS[step])
 
 
 async def test_flip_whose_answer_is_lost_is_recovered_from_its_hints(
@@ -340,11 +276,11 @@ async def test_flip_whose_answer_is_lost_is_recovered_from_its_hints(
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
         assert lost
-        await check_split([one.resolver], journals, sent, end)
+        await check_split([one.resolver], in_journal(journals), sent, end)
         # Its backups are of its own log, so that a later recovery begins, too.
         await client.unassign([CHILD])
         await wait_for_primaries(client, CHILD)
-        await check_split([one.resolver], journals, sent, end)
+        await check_split([one.resolver], in_journal(journals), sent, end)
 
 
 async def test_cancelled_split_leaves_the_parent_with_all_keys(
@@ -386,7 +322,7 @@ async def test_cancelled_split_leaves_the_parent_with_all_keys(
             await wait_for_primaries(client, CHILD)
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
-        await check_split([one.resolver], journals, sent, end)
+        await check_split([one.resolver], in_journal(journals), sent, end)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class MemberValue(Protocol):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the member cannot read what the cluster has stored: it holds nothing, and does not lead."""
+        """True if the member cannot read what the cluster has stored: it holds nothing, and does not lead."""
         ...
 
 

@@ -70,7 +70,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DecisionOutcome(Enum):
-    """What became of a decision to scale."""
+    """Outcome of a decision to scale."""
 
     ORDERED = "ordered"
     """It is carried out."""

@@ -1,4 +1,4 @@
-"""How far the members that leave have come with their hand-overs, and how long the rest takes. Pure; time is data.
+"""Progress of members that leave: their hand-overs so far, and how long the rest takes. Pure; time is data.
 
     replicas of exiting members at each look ──► durations of hand-overs ──► median × replicas left
 
@@ -27,7 +27,7 @@ STALLED_SECONDS_LEAST = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainProgress:
-    """How far one member's drain is."""
+    """Progress of one member's drain."""
 
     member_id: MemberId
     done: int
@@ -39,7 +39,7 @@ class DrainProgress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest takes at the present rate; None: unknown."""
+        """Seconds that the rest takes at the present rate; None: unknown."""
         if not self.left:
             return 0.0
         return None if self.seconds_each is None else self.left * self.seconds_each

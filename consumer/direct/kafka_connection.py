@@ -58,7 +58,7 @@ _partition_of = lru_cache(maxsize=65_536)(partition_of)
 
 
 class DeclaredCluster(Protocol):
-    """What a connection needs of a `KafkaCluster`."""
+    """The part of a `KafkaCluster` that a connection needs."""
 
     name: str
     config: dict[str, Any]

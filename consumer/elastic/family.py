@@ -24,7 +24,7 @@ _LABELS = f"{FAMILY}, {KEY_BEGIN}, {KEY_END}, {FORK_OF} and {ABSORBS}"
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What the labels of a shard say of keys."""
+    """The labels of a shard that say which keys are its own."""
 
     family: str
     owned: KeyRange

@@ -69,7 +69,7 @@ class HeldKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What a primary says that rests."""
+    """Answer of a primary that rests."""
 
     assignment: HeldKey
     """Its own."""

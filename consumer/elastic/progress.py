@@ -1,4 +1,4 @@
-"""How far a split or a merge is, as a message. Pure."""
+"""Progress of a split or a merge, as a message. Pure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MEMBERS: Final = "members"
 
 
 class ScalingAction(StrEnum):
-    """What is decided."""
+    """Kinds of decisions."""
 
     SPLIT = "split"
     """A shard gives a part of its keys to a new one."""
@@ -45,7 +45,7 @@ class ScalingAction(StrEnum):
 
 
 class ScalingRule(StrEnum):
-    """Why it is decided."""
+    """Rules that decide."""
 
     BUSY_CPU = "busy-cpu"
     BEHIND_AND_GROWING = "behind-and-growing"
@@ -86,7 +86,7 @@ class ShardSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSample:
-    """What is decided on."""
+    """Sample of a cluster, on which decisions are taken."""
 
     at_seconds: float
     """Of a monotonic clock."""
@@ -138,7 +138,7 @@ class _Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingState:
-    """What is remembered from sample to sample."""
+    """State that is kept from sample to sample."""
 
     busy: Mapping[str, _Busy] = field(default_factory=dict)
     """By shard."""
@@ -154,7 +154,7 @@ class ScalingState:
 
     @property
     def wanted_members(self) -> int | None:
-        """How many members are wanted; None: that is not decided."""
+        """Number of wanted members; None: that is not decided."""
         return None if self.members is None else self.members.wanted
 
     def with_members(self, wanted: int) -> ScalingState:

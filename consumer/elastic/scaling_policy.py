@@ -9,7 +9,7 @@ MINUTE_SECONDS = 60.0
 
 
 class ScalingMode(StrEnum):
-    """What the leader does by itself."""
+    """Modes: what the leader does by itself."""
 
     OFF = "off"
     """It decides nothing."""

@@ -26,7 +26,7 @@ from broadsheet.wire.validation_shard import validate_shard_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitWish:
-    """What a caller asks for."""
+    """Request of a caller."""
 
     at_group: int | None = None
     """First group of the child; None: the median of the parent's load, or the middle of its range."""

@@ -78,7 +78,7 @@ class ChangedNames:
 
 
 class LendingFollower(Protocol):
-    """What follows the other shard's files; `KeyedFollower` is one."""
+    """Follower of the other shard's files; `KeyedFollower` is one."""
 
     changed: ChangedNames | None
 

@@ -72,7 +72,7 @@ class AskedTable(Protocol):
 
     @property
     def is_due_early(self) -> bool:
-        """Whether an entry of that index may be before the time at which its row is due."""
+        """True if an entry of that index may be before the time at which its row is due."""
         ...
 
     def behind(self, cursor: bytes) -> bytes:
@@ -116,7 +116,7 @@ class Meter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the page has enough."""
+        """True if the page has enough."""
         return self.read_bytes >= PAGE_BYTES
 
     def items(

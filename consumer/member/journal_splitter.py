@@ -93,7 +93,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read of a divided journal."""
+    """Facts that were read of a divided journal."""
 
     head: int
     """Where the next message begins, bytes."""

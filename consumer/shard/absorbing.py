@@ -159,7 +159,7 @@ class Absorbing:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the merge is, rows of the other shard; None: none is under way."""
+        """Progress of the merge, rows of the other shard; None: none is under way."""
         absorbed = absorbed_by(self._shard.spec)
         if self._rows is None or not absorbed:
             return None

@@ -101,7 +101,7 @@ class Forking:
 
     @property
     def progress(self) -> Progress:
-        """How far the split is: bytes of the parent's log."""
+        """Progress of the split: bytes of the parent's log."""
         given = Ownership.of(self._shard.spec).owned
         record = ForkRecord(parent=self._parent, begin=given.begin, end=given.end)
         return split_progress(self._shard.id, self._told(record))

@@ -136,7 +136,7 @@ class InputBounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputBound:
-    """Where input ends for a while."""
+    """Place at which input ends for a while."""
 
     through: Mapping[str, int]
     """Nothing is taken that begins there or behind, bytes by journal; of other journals, nothing at all."""
@@ -188,7 +188,7 @@ class InputQueue:
 
     @property
     def taken_through(self) -> Mapping[str, int]:
-        """Where each source's input was taken to, bytes by journal; those are ends of messages."""
+        """End of each source's input that was taken, bytes by journal; ends of messages."""
         return self._taken
 
     @property

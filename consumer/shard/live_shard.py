@@ -210,7 +210,7 @@ class LiveShard:
 
     @property
     def key_change(self) -> Progress | None:
-        """How far a split or a merge is for which this replica works; None: there is none, or it has done its part."""
+        """Progress of the split or merge for which this replica works; None: there is none, or it has done its part."""
         if self._forking is not None:
             return self._forking.progress
         return self._attempt.absorbing.progress or self._attempt.purge

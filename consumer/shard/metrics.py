@@ -156,7 +156,7 @@ class SourceLags(Collector):
 
 
 class OperationProgress(Collector):
-    """What is left of the longer operations of one process's replicas, computed when metrics are collected."""
+    """Rest of the longer operations of one process's replicas, computed when metrics are collected."""
 
     def __init__(self) -> None:
         self._operations: Callable[[], Iterable[tuple[str, Progress]]] = tuple
@@ -231,7 +231,7 @@ class _Totals:
 
 
 class TxnTotals(Collector):
-    """What the transactions of one process's shards came to; plain numbers, because each row that comes alone is one.
+    """Sums of the transactions of one process's shards; plain numbers, because each row that comes alone is one.
 
     Written on the event loop alone.
     """

@@ -208,7 +208,7 @@ class PrimaryAttempt:
 
     @property
     def purge(self) -> SplitProgress | None:
-        """How far the removal of rows is that a split has given away; None: there are none."""
+        """Progress of removing rows that a split has given away; None: there are none."""
         return self._purge_watch.progress
 
     @property

@@ -77,7 +77,7 @@ class PurgeWatch:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the removal of others' rows is; None: there are none as far as was looked."""
+        """Progress of removing others' rows; None: there are none as far as was looked."""
         if self._before is None or not self._before.progress.left:
             return None
         return purge_progress(self._shard.id, self._before.progress)

@@ -247,7 +247,7 @@ class _Intake(Enum):
 
 
 class _Hold(Enum):
-    """Whether transactions may begin."""
+    """True if transactions may begin."""
 
     NONE = "none"
     CLOSING = "closing"

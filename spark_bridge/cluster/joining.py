@@ -102,7 +102,7 @@ class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """What a driver's settings have otherwise than those of a cluster that runs."""
+    """Settings of a driver that differ from those of a cluster that runs."""
 
     refused: tuple[str, ...]
     """Members could not work together; each says what to do."""

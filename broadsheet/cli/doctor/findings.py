@@ -238,7 +238,7 @@ class KafkaTopic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """What brokers of Kafka say that bears upon shards which send into it."""
+    """Facts that brokers of Kafka tell about shards which send into them."""
 
     servers: str
     checkpoints: KafkaTopic

@@ -27,7 +27,7 @@ M = TypeVar("M", bound=Message)
 
 
 class OperationLook(NamedTuple):
-    """What a member says is under way."""
+    """Operations that a member says are under way."""
 
     rows: OperationRows
     """Cells of each operation."""

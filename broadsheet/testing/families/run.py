@@ -47,7 +47,7 @@ _FAULTS: Final[Mapping[ShardFault, float]] = {
 
 
 class Strike(Enum):
-    """What happens to a process at a step of a split or a merge."""
+    """Fault of a process at a step of a split or a merge."""
 
     KILL = "kill"
     PAUSE = "pause"

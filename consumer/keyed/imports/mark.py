@@ -32,7 +32,7 @@ class ImportPhase(Enum):
 
 
 class ImportMark(msgspec.Struct, frozen=True):
-    """How far an import is."""
+    """Progress of an import."""
 
     place: str
     """Of its files."""
@@ -50,7 +50,7 @@ class ImportMark(msgspec.Struct, frozen=True):
 
 
 class ImportStep(Enum):
-    """What a start does about an import."""
+    """Decision of a start about an import."""
 
     NOTHING = "nothing"
     LOAD = "load"

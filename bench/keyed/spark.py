@@ -149,7 +149,7 @@ def rows(count: int, keys: int) -> None:
     emit(BENCH, "cpu_us_per_row", (cpu_after - cpu) / handled * 1e6, "us", **params)
 
 
-def latency(seconds: float, *, rate: int, keys: int) -> None:
+def latency(seconds: float, rate: int, keys: int) -> None:
     """Print the latency of rows at a rate.
 
     Args:

@@ -115,6 +115,10 @@ class SourceReplacedError(ServiceError):
         self.write_head = replaced.write_head
 
 
+class SourceUnreadError(ServiceError):
+    """A shard recovers from before the end of a divided journal, which is gone; the error says what is lost."""
+
+
 class ShardHeldBackError(ServiceError):
     """The shard's primaries died one after another: it is not restarted before `seconds` have passed."""
 

@@ -728,3 +728,50 @@ class LeaveJournalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaveJournalResponse: _TypeAlias = LeaveJournalResponse  # noqa: Y015
+
+@_typing.final
+class SourceProgressRequest(_message.Message):
+    """SourceProgressRequest names the shard, and its source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    source: _builtins.str
+    """As the shard's spec has it, with its suffix."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shard", b"shard", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceProgressRequest: _TypeAlias = SourceProgressRequest  # noqa: Y015
+
+@_typing.final
+class SourceProgressResponse(_message.Message):
+    """SourceProgressResponse says what a primary goes on from if it fails now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_THROUGH_FIELD_NUMBER: _builtins.int
+    read_through: _builtins.int
+    """Offset through which the committed checkpoint has read the source, bytes. 0: it has not read it."""
+    def __init__(
+        self,
+        *,
+        read_through: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_through", b"read_through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceProgressResponse: _TypeAlias = SourceProgressResponse  # noqa: Y015

@@ -80,6 +80,11 @@ class ElasticServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.FromString,
                 _registered_method=True)
+        self.SourceProgress = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/SourceProgress',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.FromString,
+                _registered_method=True)
         self.PrepareFork = channel.unary_unary(
                 '/broadsheet.v1.ElasticService/PrepareFork',
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.PrepareForkRequest.SerializeToString,
@@ -155,6 +160,14 @@ class ElasticServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SourceProgress(self, request, context):
+        """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
+        read beyond that is committed soon. Members ask each other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareFork(self, request, context):
         """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other.
         """
@@ -209,6 +222,11 @@ def add_ElasticServiceServicer_to_server(servicer, server):
                     servicer.LeaveJournal,
                     request_deserializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.SerializeToString,
+            ),
+            'SourceProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.SourceProgress,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.SerializeToString,
             ),
             'PrepareFork': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareFork,
@@ -460,6 +478,33 @@ class ElasticService(object):
             '/broadsheet.v1.ElasticService/LeaveJournal',
             consumer_dot_protocol_dot_elastic__pb2.LeaveJournalRequest.SerializeToString,
             consumer_dot_protocol_dot_elastic__pb2.LeaveJournalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SourceProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/SourceProgress',
+            consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

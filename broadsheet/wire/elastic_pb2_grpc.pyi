@@ -53,6 +53,10 @@ class ElasticServiceStub:
     """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
     until all that it published there is acknowledged. Members ask each other.
     """
+    SourceProgress: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.SourceProgressRequest, _elastic_pb2.SourceProgressResponse]
+    """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
+    read beyond that is committed soon. Members ask each other.
+    """
     PrepareFork: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
 
@@ -80,6 +84,10 @@ class ElasticServiceAsyncStub(ElasticServiceStub):
     LeaveJournal: _aio.UnaryUnaryMultiCallable[_elastic_pb2.LeaveJournalRequest, _elastic_pb2.LeaveJournalResponse]  # type: ignore[assignment]
     """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
     until all that it published there is acknowledged. Members ask each other.
+    """
+    SourceProgress: _aio.UnaryUnaryMultiCallable[_elastic_pb2.SourceProgressRequest, _elastic_pb2.SourceProgressResponse]  # type: ignore[assignment]
+    """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
+    read beyond that is committed soon. Members ask each other.
     """
     PrepareFork: _aio.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]  # type: ignore[assignment]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
@@ -159,6 +167,16 @@ class ElasticServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_elastic_pb2.LeaveJournalResponse, _abc.Awaitable[_elastic_pb2.LeaveJournalResponse]]:
         """LeaveJournal has the asked member's primary of the shard publish nothing more into a divided journal, and waits
         until all that it published there is acknowledged. Members ask each other.
+        """
+
+    @_abc_1.abstractmethod
+    def SourceProgress(
+        self,
+        request: _elastic_pb2.SourceProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elastic_pb2.SourceProgressResponse, _abc.Awaitable[_elastic_pb2.SourceProgressResponse]]:
+        """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
+        read beyond that is committed soon. Members ask each other.
         """
 
     @_abc_1.abstractmethod

@@ -65,13 +65,18 @@ class ShardSpec(_message.Message):
         JOURNAL_FIELD_NUMBER: _builtins.int
         MIN_OFFSET_FIELD_NUMBER: _builtins.int
         AFTER_FIELD_NUMBER: _builtins.int
+        AFTER_OFFSET_FIELD_NUMBER: _builtins.int
         journal: _builtins.str
         """May carry a `;meta` suffix; then it is checkpointed apart."""
         min_offset: _builtins.int
         """Lower bound of reading, bytes."""
         after: _builtins.str
-        """Another source of the shard, which was divided into this one and others: nothing of this one is read before that
-        one is read to its seal. Empty: reading begins at once.
+        """The journal that was divided into this one and others: nothing of this one is read before that one is read to its
+        seal. It is a source, too, until then. Empty: reading begins at once.
+        """
+        after_offset: _builtins.int
+        """Offset behind that seal, bytes, once the divided journal is no source of the shard any more: a primary that recovers
+        from before it makes that journal a source again. 0: it is a source.
         """
         def __init__(
             self,
@@ -79,10 +84,11 @@ class ShardSpec(_message.Message):
             journal: _builtins.str = ...,
             min_offset: _builtins.int = ...,
             after: _builtins.str = ...,
+            after_offset: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "journal", b"journal", "min_offset", b"min_offset"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "after_offset", b"after_offset", "journal", b"journal", "min_offset", b"min_offset"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

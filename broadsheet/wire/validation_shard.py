@@ -191,7 +191,19 @@ def _validate_sources(spec: ShardSpec) -> None:
 
 
 def _validate_after(spec: ShardSpec) -> None:
-    divided = [source for source in spec.sources if source.after]
+    for source in spec.sources:
+        require(
+            source.after_offset >= 0 and (bool(source.after) or not source.after_offset),
+            f"sources[{source.journal}].after_offset",
+            f"expected 0 or more, and 0 without `after`, got {source.after_offset}",
+        )
+    names = {source.journal for source in spec.sources}
+    # A journal that the shard has read to its seal need be no source of it.
+    divided = [
+        source
+        for source in spec.sources
+        if source.after and (source.after in names or not source.after_offset)
+    ]
     if not divided:
         return
     after = {source.journal: source.after for source in spec.sources}
@@ -204,7 +216,8 @@ def _validate_after(spec: ShardSpec) -> None:
                 f"expected another source of the shard, which waits for none of its own parts, got {shown(name)}",
             )
             seen.add(name)
-            name = after[name]
+            # The journal that this one was read behind may be none any more; this one's own turn checks that.
+            name = after[name] if after[name] in after else ""
 
 
 def validate_consumer_spec(spec: ConsumerSpec) -> None:

@@ -1,12 +1,16 @@
 """Divisions of source journals: the record in etcd, the plan, and the sources of the shards that read the parts.
 
-    /broadsheet.v1{root}/journal-splits/{journal}     the division: parts, phase; gone when the seal is made
+    /broadsheet.v1{root}/journal-splits/{journal}     the division: parts, phase; gone when no shard reads the journal
 
     preparing    the parts are made, and each shard that reads the journal gets them as sources behind it
     leaving      the journal's register says that it is divided: no publisher begins there; those that did go on to the
                  parts, and have all acknowledged that they published
     draining     transactions that are open in the journal are acknowledged or rolled back
-    sealed       nothing is to come: a seal is the journal's end, and its place is in the spec
+    sealed       nothing is to come: a seal is the journal's end, and its place is in the spec. Shards read the journal
+                 to there; once the checkpoints of all have, it is removed from their sources
+
+The parts keep `after`, and where the seal is. So a primary that recovers from before the seal knows that the journal
+comes first, and makes it a source again (`with_unread`).
 
 Each step may be done again, by any member, at the same time: it changes nothing that is done. Nothing here waits or
 writes; `broadsheet.consumer.member.journal_splitter` does.
@@ -14,7 +18,7 @@ writes; `broadsheet.consumer.member.journal_splitter` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -95,6 +99,17 @@ class JournalSplitPlan:
                 for each in self.parts
             )
         )
+
+
+def sealed_record(parts: Iterable[JournalPart]) -> JournalSplitRecord:
+    """Return the record of a sealed journal that shards read still, or again."""
+    return JournalSplitRecord(
+        parts=tuple(
+            PartRecord(journal=each.journal, begin=each.owned.begin, end=each.owned.end)
+            for each in parts
+        ),
+        phase=JournalSplitPhase.SEALED,
+    )
 
 
 def journal_splits_prefix(root: str) -> bytes:
@@ -186,7 +201,7 @@ def sealed_at(journal: JournalSpec) -> int | None:
 
 def reads(spec: ShardSpec, journal: str) -> bool:
     """Report whether a journal is a source of a shard."""
-    return any(each.journal.partition(";")[0] == journal for each in spec.sources)
+    return any(_bare(each.journal) == journal for each in spec.sources)
 
 
 def with_parts(spec: ShardSpec, journal: str, parts: Sequence[str]) -> ShardSpec | None:
@@ -214,6 +229,69 @@ def with_parts(spec: ShardSpec, journal: str, parts: Sequence[str]) -> ShardSpec
     changed.CopyFrom(spec)
     del changed.sources[:]
     changed.sources.extend(sources[name] for name in sorted(sources))
+    return changed
+
+
+def reads_first(spec: ShardSpec) -> set[str]:
+    """Return the divided journals that a shard reads, and parts of which it reads behind them."""
+    names = {each.journal for each in spec.sources}
+    return {_bare(each.after) for each in spec.sources if each.after in names}
+
+
+def sources_of(spec: ShardSpec, journal: str) -> list[ShardSpec.Source]:
+    """Return the sources of a shard that are a journal: several, if suffixes tell them apart."""
+    return [each for each in spec.sources if _bare(each.journal) == journal]
+
+
+def without_sealed(spec: ShardSpec, journal: str, sealed: int) -> ShardSpec:
+    """Return the spec of a shard that has read a divided journal to its seal: that one is no source any more.
+
+    Args:
+        spec: Of the shard.
+        journal: That was divided.
+        sealed: Offset behind its seal, bytes; the parts keep it.
+    """
+    changed = ShardSpec()
+    changed.CopyFrom(spec)
+    del changed.sources[:]
+    for source in spec.sources:
+        if _bare(source.journal) == journal:
+            continue
+        kept = changed.sources.add()
+        kept.CopyFrom(source)
+        if _bare(source.after) == journal:
+            kept.after_offset = sealed
+    return changed
+
+
+def left_behind(spec: ShardSpec) -> dict[str, int]:
+    """Return divided journals whose parts are sources while they are none, and the offsets behind their seals."""
+    names = {each.journal for each in spec.sources}
+    return {
+        each.after: each.after_offset
+        for each in spec.sources
+        if each.after and each.after not in names
+    }
+
+
+def with_unread(spec: ShardSpec, unread: Mapping[str, str]) -> ShardSpec:
+    """Return the spec of a shard with divided journals as sources again.
+
+    Args:
+        spec: Of the shard.
+        unread: Their names, and the journal that each is read behind; empty: none.
+    """
+    sources = {each.journal: each for each in spec.sources}
+    for name, after in unread.items():
+        sources.setdefault(name, ShardSpec.Source(journal=name, after=after))
+    changed = ShardSpec()
+    changed.CopyFrom(spec)
+    del changed.sources[:]
+    for name in sorted(sources):
+        source = changed.sources.add()
+        source.CopyFrom(sources[name])
+        if source.after in sources:
+            source.after_offset = 0
     return changed
 
 
@@ -247,6 +325,10 @@ def publishers_among(keys: Iterable[bytes], prefix: bytes, journal: str) -> list
         if rest.partition(SEPARATOR)[2] == journal:
             found.add(shard)
     return sorted(found)
+
+
+def _bare(source: str) -> str:
+    return source.partition(";")[0]
 
 
 def _check_journal(journal: JournalSpec) -> None:

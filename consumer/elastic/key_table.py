@@ -99,5 +99,14 @@ def _ranges(index: int, journal: str, readers: Sequence[ServedShard]) -> Sequenc
 
 
 def _journals(spec: ShardSpec) -> set[str]:
-    """Return a shard's sources without the suffixes that distinguish readers."""
-    return {source.journal.partition(";")[0] for source in spec.sources}
+    """Return a shard's sources without the suffixes that distinguish readers, and with no parts of divided journals.
+
+    Publishers choose the divided journal, and reach its parts behind that choice.
+    """
+    after = {source.journal: source.after for source in spec.sources}
+    found = set()
+    for name in after:
+        while after.get(name):
+            name = after[name]
+        found.add(name.partition(";")[0])
+    return found

@@ -1,6 +1,7 @@
 """The divisions of journals, as the leader's member carries them out: step by step, from what is there.
 
     record in etcd ─► parts ─► sources of readers ─► register, label ─► publishers leave ─► nothing is open ─► seal
+        ─► all readers have committed that they have read it ─► out of their sources ─► no record
 
 Each round begins with the first step. What is done stays as it is, so it does not matter who did it, nor whether two
 members think that they lead.
@@ -9,6 +10,9 @@ The journal's register is what decides: from then on no publisher begins there, 
 records of rollbacks, which each writes before its first message. A publisher has left once its primary says that all
 is acknowledged, and was the primary still when it said so. After that, whatever is committed in the journal is there to
 read; so the seal is made at a write head at which nothing is open.
+
+A journal goes out of all sources at once, because shards that divide keys have the same ones. A shard that reads a
+sealed journal again, since it recovered from before the seal or was applied so, gets a new record (`find_sealed`).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import numpy as np
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
@@ -32,6 +37,7 @@ from broadsheet.allocator.ops import (
     prefix_range_end,
 )
 from broadsheet.consumer.application import Application
+from broadsheet.consumer.elastic.family import is_fork
 from broadsheet.consumer.elastic.flip import HeldKey
 from broadsheet.consumer.elastic.journal_split import (
     JournalSplitPhase,
@@ -43,9 +49,13 @@ from broadsheet.consumer.elastic.journal_split import (
     part_spec,
     publishers_among,
     reads,
+    reads_first,
     sealed_at,
+    sealed_record,
+    sources_of,
     with_labels,
     with_parts,
+    without_sealed,
 )
 from broadsheet.consumer.errors import SplitDelayedError
 from broadsheet.consumer.registry.key_space import shard_of
@@ -64,7 +74,7 @@ from broadsheet.journals.message.reader import MessageSource
 from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, new_producer_id
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.documents import DocumentError
-from broadsheet.runtime.errors import BroadsheetError
+from broadsheet.runtime.errors import BroadsheetError, ServiceError
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
 from broadsheet.wire.key_range import KeyRange
@@ -76,11 +86,16 @@ from broadsheet.wire.labels import (
     selector,
     value_of,
 )
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 ROUND_SECONDS: Final = 0.5
 """Between two looks at what is to be done."""
 LEAVE_SECONDS: Final = 25.0
 """Deadline of a request to leave a journal: its shard commits before it answers."""
+ASK_SECONDS: Final = 5.0
+"""Deadline of a question to a shard's primary."""
+FIND_SECONDS: Final = 10.0
+"""Between two looks at all shards for sealed journals among their sources."""
 CATCH_UP_SECONDS: Final = 5.0
 """Longest wait for the mirror of the cluster."""
 OPEN_SECONDS: Final = 86_400.0
@@ -100,14 +115,23 @@ class _Reading:
     open: OpenTransactions = field(default_factory=OpenTransactions)
 
 
-class PublisherCaller(Protocol):
-    """Reaches the primaries of shards that publish, wherever they are."""
+class PrimaryCaller(Protocol):
+    """Reaches the primaries of shards that publish into a divided journal, or read it, wherever they are."""
 
     async def leave(self, shard_id: str, journal: str, *, timeout_seconds: float) -> HeldKey:
         """Have a shard's primary leave a divided journal; return its assignment, by which that holds.
 
         Raises:
             SplitDelayedError: it does not now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
+        ...
+
+    async def committed_through(self, shard_id: str, source: str, *, timeout_seconds: float) -> int:
+        """Return through where the committed checkpoint of a shard's primary has read a source, bytes.
+
+        Raises:
+            SplitDelayedError: it does not serve now, or has no primary.
             EndpointError: its member cannot be reached.
         """
         ...
@@ -122,7 +146,7 @@ class JournalSplitter:
         journals: JournalClient,
         # The store's type is known to the application only.
         application: Application[Any],
-        publishers: PublisherCaller,
+        primaries: PrimaryCaller,
         *,
         leads: Callable[[], bool],
         clock: Clock,
@@ -133,7 +157,7 @@ class JournalSplitter:
             membership: Of this process.
             journals: Changes, reads and appends to journals.
             application: Knows the messages of journals that its shards read.
-            publishers: Has shards leave a journal.
+            primaries: Has shards leave a journal, and tells how far they have read it.
             leads: Whether this member leads.
             clock: Time.
         """
@@ -143,12 +167,14 @@ class JournalSplitter:
         self._keys = membership.key_space.keys
         self._journals = journals
         self._application = application
-        self._publishers = publishers
+        self._primaries = primaries
         self._leads = leads
         self._clock = clock
         self._left: dict[str, set[str]] = {}
         """Shards that have left a journal, by its name."""
         self._readings: dict[str, _Reading] = {}
+        self._found_at = -FIND_SECONDS
+        """When it was looked for sealed journals that shards read, monotonic seconds."""
 
     async def run(self) -> None:
         """Carry divisions out until cancelled."""
@@ -171,6 +197,7 @@ class JournalSplitter:
         Raises:
             EtcdError: etcd does not answer.
         """
+        await self.find_sealed()
         prefix = journal_splits_prefix(self._root)
         found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         for kv in found.kvs:
@@ -183,7 +210,8 @@ class JournalSplitter:
             try:
                 await self.advance(journal, record)
             except BroadsheetError as error:
-                _log.info("journal_split.delayed", journal=journal, cause=str(error))
+                if str(error) != record.reason:
+                    _log.info("journal_split.delayed", journal=journal, cause=str(error))
                 await self._note(journal, record.phase, str(error))
 
     async def advance(self, journal: str, record: JournalSplitRecord) -> None:
@@ -206,12 +234,110 @@ class JournalSplitter:
             await self.have_publishers_leave(journal)
             await self._note(journal, JournalSplitPhase.DRAINING)
             await self.seal(journal)
+            self._left.pop(journal, None)
+            self._readings.pop(journal, None)
+            _log.info("journal_split.sealed", journal=journal)
+        if record.phase is not JournalSplitPhase.SEALED:
+            await self._note(journal, JournalSplitPhase.SEALED)
         # Again, because a change of sources that was under way did not have the parts.
         await self.give_parts(journal, names)
+        await self.end_sources(journal)
         await self._etcd.txn((), (Delete(journal_split_key(self._root, journal)),))
-        self._left.pop(journal, None)
-        self._readings.pop(journal, None)
-        _log.info("journal_split.sealed", journal=journal)
+        _log.info("journal_split.done", journal=journal)
+
+    async def find_sealed(self) -> None:
+        """Have a record of each sealed journal that a shard reads: one may read it again long after the division.
+
+        Raises:
+            EtcdError: etcd does not answer.
+        """
+        now = self._clock.monotonic_seconds()
+        if now < self._found_at + FIND_SECONDS:
+            return
+        self._found_at = now
+        journals: set[str] = set()
+        for item in self._key_space.items.values():
+            journals |= reads_first(shard_of(item).spec)
+        for journal in sorted(journals):
+            try:
+                if sealed_at((await self._journals.get(journal)).spec) is None:
+                    continue
+                await self._journals.learn_divided()
+            except ServiceError as error:
+                _log.info("journal_split.not_seen", journal=journal, cause=str(error))
+                continue
+            record = sealed_record(self._journals.divided.parts.get(journal, ()))
+            key = journal_split_key(self._root, journal)
+            await self._etcd.txn((Compare.absent(key),), (Put(key, encode_journal_split(record)),))
+
+    async def end_sources(self, journal: str) -> None:
+        """Take a sealed journal out of the sources of all shards, once their checkpoints have read it to the seal.
+
+        Raises:
+            SplitDelayedError: one has not, or the journal goes on behind its seal; the error says which.
+            EndpointError: a member cannot be reached.
+        """
+        if not await self._key_space.catch_up(timeout_seconds=CATCH_UP_SECONDS):
+            raise SplitDelayedError("this member's view of the cluster is behind etcd's")
+        sealed = sealed_at((await self._journals.get(journal)).spec)
+        assert sealed is not None, "it is sealed"
+        changes: list[tuple[Compare, Put]] = []
+        for item_id, item in self._key_space.items.items():
+            held = shard_of(item).spec
+            if not reads(held, journal):
+                continue
+            await self._require_read(held, journal, sealed)
+            key = self._keys.item(ItemId(item_id))
+            changed = without_sealed(held, journal, sealed)
+            put = Put(key, changed.SerializeToString(deterministic=True))
+            changes.append((Compare.mod_revision(key, item.kv.mod_revision), put))
+        if changes:
+            await self._require_ended(journal, sealed)
+        await self._change_shards(journal, changes)
+
+    async def _require_read(self, reader: ShardSpec, journal: str, sealed: int) -> None:
+        """Return if a shard's committed checkpoint has read a journal to its seal.
+
+        Raises:
+            SplitDelayedError: it has not.
+            EndpointError: its member cannot be reached.
+        """
+        if is_fork(reader):
+            return  # It goes on from its parent's checkpoint.
+        for source in sources_of(reader, journal):
+            if source.min_offset:
+                raise SplitDelayedError(
+                    f"shard {reader.id} reads {source.journal} from offset {source.min_offset} on, which would be "
+                    "forgotten: remove the source by hand once it is read"
+                )
+            if reader.disable:
+                raise SplitDelayedError(f"shard {reader.id} is paused, and reads {journal} first")
+            through = await self._primaries.committed_through(
+                reader.id, source.journal, timeout_seconds=ASK_SECONDS
+            )
+            if through < sealed:
+                raise SplitDelayedError(
+                    f"shard {reader.id} has read {source.journal} to {through}, and its seal ends at {sealed}"
+                )
+
+    async def _require_ended(self, journal: str, sealed: int) -> None:
+        """Return if nothing but acknowledgements is behind a journal's seal: publishers repeat theirs.
+
+        Raises:
+            SplitDelayedError: somebody published there against the rules; the error says who.
+        """
+        spec = (await self._journals.get(journal)).spec
+        source = await self._source_of(spec)
+        async with aclosing(source.batches(offset=sealed, block=False)) as batches:
+            async for batch in batches:
+                behind = np.flatnonzero(batch.flags != Flags.ACK_TXN)
+                if len(behind):
+                    first = int(behind[0])
+                    raise SplitDelayedError(
+                        f"producer {int(batch.producers[first]):012x} published into {journal} behind its seal, at "
+                        f"offset {int(batch.begins[first])}: shards go on reading it; have its program publish into "
+                        "the parts"
+                    )
 
     async def make_parts(self, spec: JournalSpec, parts: Sequence[JournalPart]) -> None:
         """Create the parts that are not there."""
@@ -236,6 +362,14 @@ class JournalSplitter:
                 key = self._keys.item(ItemId(item_id))
                 put = Put(key, changed.SerializeToString(deterministic=True))
                 changes.append((Compare.mod_revision(key, item.kv.mod_revision), put))
+        await self._change_shards(journal, changes)
+
+    async def _change_shards(self, journal: str, changes: Sequence[tuple[Compare, Put]]) -> None:
+        """Change shards that are as they were read, many in one transaction.
+
+        Raises:
+            SplitDelayedError: one was changed meanwhile.
+        """
         for begin in range(0, len(changes), TXN_OPERATIONS_MAX):
             batch = changes[begin : begin + TXN_OPERATIONS_MAX]
             compares, puts = zip(*batch, strict=True)
@@ -281,7 +415,7 @@ class JournalSplitter:
         for shard_id in publishers_among((kv.key for kv in found.kvs), prefix, journal):
             if shard_id in left or ItemId(shard_id) not in self._key_space.items:
                 continue
-            held = await self._publishers.leave(shard_id, journal, timeout_seconds=LEAVE_SECONDS)
+            held = await self._primaries.leave(shard_id, journal, timeout_seconds=LEAVE_SECONDS)
             result = await self._etcd.txn((held.unchanged,), ())
             if not result.succeeded:
                 raise SplitDelayedError(f"shard {shard_id} has another primary since it left")
@@ -337,13 +471,16 @@ class JournalSplitter:
                     pass
             begin = 0 if oldest.fragment is None else oldest.fragment.begin
             reading = self._readings[spec.name] = _Reading(begin)
-        message_type = await self._message_type(spec)
-        source = MessageSource(self._journals, spec.name, spec=spec, message_type=message_type)
+        source = await self._source_of(spec)
         async with aclosing(source.batches(offset=reading.head, block=False)) as batches:
             async for batch in batches:
                 reading.open.read(batch)
                 reading.head = int(batch.ends[-1])
         return reading
+
+    async def _source_of(self, spec: JournalSpec) -> MessageSource:
+        message_type = await self._message_type(spec)
+        return MessageSource(self._journals, spec.name, spec=spec, message_type=message_type)
 
     async def _control_message(self, spec: JournalSpec) -> bytes:
         """Return an acknowledgement by a producer that has published nothing: readers pass over it."""

@@ -7,6 +7,7 @@ PrepareFork                 by the member of the primary that is to rest, for th
 SplitJournal                by any member: one key in etcd; the leader's member does the rest
 ListJournalSplits           by any member, from etcd
 LeaveJournal                by the member of the primary that publishes, for the leader's
+SourceProgress              by the member of the primary that reads, for the leader's
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.wire import elastic_pb2_grpc
-from broadsheet.wire.alphabet import validate_journal_name
+from broadsheet.wire.alphabet import validate_journal, validate_journal_name
 from broadsheet.wire.elastic_pb2 import (
     CancelMergeRequest,
     CancelMergeResponse,
@@ -88,6 +89,8 @@ from broadsheet.wire.elastic_pb2 import (
     MergeShardsResponse,
     PrepareForkRequest,
     PrepareForkResponse,
+    SourceProgressRequest,
+    SourceProgressResponse,
     SplitJournalRequest,
     SplitJournalResponse,
     SplitShardRequest,
@@ -369,6 +372,15 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         await self._visible_spec(request.shard, claims_of(context))
         return await self._journal_splits.leave(request.shard, request.journal)
 
+    async def SourceProgress(  # noqa: N802 - gRPC's name
+        self, request: SourceProgressRequest, context: Context
+    ) -> SourceProgressResponse:
+        """Tell how far the committed checkpoint of a primary here has read a source."""
+        validate_shard_id(request.shard, "shard")
+        validate_journal(request.source, "source")
+        await self._visible_spec(request.shard, claims_of(context))
+        return self._journal_splits.source_progress(request.shard, request.source)
+
     async def _splitting(self) -> frozenset[str]:
         """Return the shards with a part in a split that is not over."""
         prefix = forks_prefix(self._keys.root)
@@ -496,6 +508,31 @@ class PeerParentCaller:
                 f"shard {shard_id} did not leave {journal}: {details}"
             ) from error
         return HeldKey(response.assignment_key, response.assignment_create_revision)
+
+    async def committed_through(self, shard_id: str, source: str, *, timeout_seconds: float) -> int:
+        """Return through where the committed checkpoint of a shard's primary has read a source, bytes.
+
+        Raises:
+            SplitDelayedError: it does not serve now, or has no primary.
+            EndpointError: its member cannot be reached.
+        """
+        stub = elastic_pb2_grpc.ElasticServiceStub(
+            self._peers.channel_at(self._endpoint_of(shard_id))
+        )
+        claims = expiring(
+            Capability.READ, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
+        )
+        request = SourceProgressRequest(shard=shard_id, source=source)
+        try:
+            response = await stub.SourceProgress(
+                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
+            )
+        except grpc.aio.AioRpcError as error:
+            details = error.details() or error.code().name
+            raise SplitDelayedError(
+                f"shard {shard_id} does not tell how far it has read {source}: {details}"
+            ) from error
+        return response.read_through
 
     def _endpoint_of(self, parent: str) -> str:
         for assignment in self._key_space.assignments_of(ItemId(parent)):

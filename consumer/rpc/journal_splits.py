@@ -28,6 +28,7 @@ from broadsheet.wire.elastic_pb2 import (
     JournalPart,
     LeaveJournalResponse,
     ListJournalSplitsResponse,
+    SourceProgressResponse,
     SplitJournalRequest,
     SplitJournalResponse,
 )
@@ -128,6 +129,17 @@ class JournalSplits:
         return LeaveJournalResponse(
             assignment_key=held.key, assignment_create_revision=held.create_revision
         )
+
+    def source_progress(self, shard_id: str, source: str) -> SourceProgressResponse:
+        """Tell how far the committed checkpoint of a shard's primary here has read a source.
+
+        Raises:
+            SplitDelayedError: not now: it has no primary here, or does not serve.
+        """
+        shard = self._local_shards.shards.get(ItemId(shard_id))
+        if shard is None or not shard.primary:
+            raise SplitDelayedError(f"shard {shard_id} has no primary here")
+        return SourceProgressResponse(read_through=shard.committed_through(source))
 
 
 def _plan_answer(plan: JournalSplitPlan) -> SplitJournalResponse:

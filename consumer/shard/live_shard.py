@@ -318,6 +318,19 @@ class LiveShard:
             raise SplitDelayedError(f"shard {self.id} does not serve here now")
         return await self._attempt.holding.settle()
 
+    def committed_through(self, source: str) -> int:
+        """Return through where the committed checkpoint has read a source, bytes; have what was read since committed.
+
+        Args:
+            source: As the spec has it, with its suffix.
+
+        Raises:
+            SplitDelayedError: we do not serve here now.
+        """
+        if not self.is_ready or self._stopping:
+            raise SplitDelayedError(f"shard {self.id} does not serve here now")
+        return self._attempt.committed_through(source)
+
     def acquire(self) -> ShardReference:
         """Take a reference to the current attempt, without waiting.
 

@@ -372,6 +372,17 @@ class PrimaryAttempt:
         if self._loop is not None:
             self._loop.bound(None)
 
+    def committed_through(self, source: str) -> int:
+        """Return through where the committed checkpoint has read a source, bytes; have what was read since committed.
+
+        Args:
+            source: As the spec has it, with its suffix.
+        """
+        committed = self._achievements.checkpointed.get(source, 0)
+        if committed < self.progress.copies()[0].get(source, 0):
+            self.wake()
+        return committed
+
     def wake(self) -> None:
         """Have a transaction begin soon, though nothing may be read."""
         if self._loop is not None:

@@ -186,6 +186,8 @@ class AttemptCounters:
         """Of journals, by completed transactions."""
         self.transactions = 0
         """Completed."""
+        self.checkpointed: Mapping[str, int] = {}
+        """Offsets that the last committed checkpoint has read, bytes by journal."""
         self.first_committed = asyncio.Event()
         """Set once a transaction of this attempt is complete."""
         self.held = asyncio.Event()
@@ -214,6 +216,8 @@ class AttemptCounters:
             self.transactions += 1
             self.first_committed.set()
             return
+        if achieved.checkpointed is not None:
+            self.checkpointed = achieved.checkpointed
         self._progress.update(achieved.read_through, achieved.publish_at)
         self._progress.told(ACKNOWLEDGED)
         metrics.record_read_through(fqn, achieved.read_through)

@@ -15,21 +15,25 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import Compare, Put
 from broadsheet.consumer.application import (
     Application,
     MessageProducer,
     SettlingMessages,
-    Shard,
     Store,
 )
-from broadsheet.consumer.elastic.journal_split import sealed_at
-from broadsheet.consumer.errors import ApplicationError, SourceReplacedError
+from broadsheet.consumer.elastic.journal_split import left_behind, sealed_at, with_unread
+from broadsheet.consumer.errors import ApplicationError, SourceReplacedError, SourceUnreadError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.forking import stored_spec
+from broadsheet.consumer.shard.holding import see_spec
+from broadsheet.consumer.shard.replica_status import AssignedShard, prove_assignment
 from broadsheet.consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.worker import ShardWorker
-from broadsheet.journals.errors import JournalReplacedError
+from broadsheet.journals.errors import JournalNotFoundError, JournalReplacedError
 from broadsheet.journals.guard import OffsetGuard, Present, RememberedRead
 from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.journals.message.checkpoint import epoch_of, start_offset
@@ -39,6 +43,7 @@ from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.identity_pb2 import JournalEpoch
 from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.labels import SPLIT_OF, value_of
 from broadsheet.wire.shard_pb2 import Checkpoint, ShardSpec
 
 _log = structlog.get_logger()
@@ -49,6 +54,8 @@ HEAD_PAUSE_SECONDS_MAX = 0.5
 """Longest pause before a write head that is too low is asked for again."""
 SEAL_LOOK_SECONDS = 0.1
 """How often it is looked whether a divided journal is read to its seal, while its parts wait for that."""
+UNSEALED = 1 << 62
+"""An offset behind that of any seal, of a journal that has none yet."""
 FRUITLESS_PAUSE_SECONDS_MAX = 1.0
 """Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
 store would spin."""
@@ -59,7 +66,7 @@ class Sources:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: AssignedShard,
         environment: ShardEnvironment,
         *,
         worker: ShardWorker,
@@ -81,6 +88,7 @@ class Sources:
         self._store: Store | None = None
         self._worker = worker
         self._batches = BatchOptions(read_around=read_around)
+        self._environment = environment
         self._journals = environment.journals
         self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
@@ -126,9 +134,12 @@ class Sources:
 
         Raises:
             SourceReplacedError: one does not.
+            SourceUnreadError: the rest of a divided journal is to be read, and is gone.
+            AssignmentLostError: the shard is gone, or another member's.
         """
         if isinstance(self._application, MessageProducer):
             return
+        await self._add_unread(checkpoint)
         self._guards = {
             source.journal: self._guard(checkpoint, source) for source in self._shard.spec.sources
         }
@@ -142,6 +153,90 @@ class Sources:
                 if not answered:
                     return
             self._settled.add(source.journal)
+
+    async def _add_unread(self, checkpoint: Checkpoint) -> None:
+        """Make divided journals sources again that a checkpoint has not read to their seals, as after a rewind.
+
+        Raises:
+            SourceUnreadError: one is gone.
+            AssignmentLostError: the shard is gone, or another member's.
+        """
+        environment, shard = self._environment, self._shard
+        backoff = Backoff()
+        while unread := await self._unread(checkpoint):
+            try:
+                spec, revision = await stored_spec(environment, shard.id)
+                key, assignment = environment.keys.item(ItemId(shard.id)), shard.assignment.kv
+                added = with_unread(spec, unread).SerializeToString(deterministic=True)
+                result = await environment.etcd.txn(
+                    (
+                        Compare.mod_revision(key, revision),
+                        Compare.create_revision(assignment.key, assignment.create_revision),
+                    ),
+                    (Put(key, added),),
+                )
+            except EtcdError as error:
+                _log.warning("source.not_added", shard=shard.id, cause=str(error))
+                await backoff.sleep()
+                continue
+            if result.succeeded:
+                _log.warning("source.added_again", shard=shard.id, journals=sorted(unread))
+            else:
+                await prove_assignment(
+                    environment.etcd, shard.assignment
+                )  # Its spec was changed meanwhile.
+            await see_spec(environment, shard.id)
+
+    async def _unread(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """Return the divided journals that a checkpoint has not read to their seals, and that are no sources any more.
+
+        Returns:
+            By name, what each is read behind; empty: nothing.
+
+        Raises:
+            SourceUnreadError: one is gone, or it cannot be told what comes before it.
+        """
+        found: dict[str, str] = {}
+        spec = self._shard.spec
+        sources = {each.journal for each in spec.sources}
+        behind = left_behind(spec)
+        while behind:
+            name, sealed = behind.popitem()
+            if name in found or start_offset(checkpoint, name, 0) >= sealed:
+                continue
+            journal, separator, meta = name.partition(";")
+            parent = value_of((await self._divided(name, checkpoint)).labels, SPLIT_OF)
+            before = f"{parent}{separator}{meta}" if parent else ""
+            found[name] = before if before in sources else ""
+            # Who has read any of a part has read what comes before it.
+            if not before or before in sources or name in checkpoint.sources:
+                continue
+            if before not in checkpoint.sources and before not in behind:
+                raise SourceUnreadError(
+                    f"shard {self._shard.id} recovers without having read {journal}, which is a part of {parent}, and "
+                    f"its sources do not tell whether that comes first: apply the shard with {journal} among its "
+                    f"sources, and with {parent} if it is to read that, too"
+                )
+            end = sealed_at(await self._divided(before, checkpoint))
+            if end is None or start_offset(checkpoint, before, 0) < end:
+                found[name] = before
+                behind.setdefault(before, end or UNSEALED)
+        return found
+
+    async def _divided(self, name: str, checkpoint: Checkpoint) -> JournalSpec:
+        """Return the spec of a divided journal of which this shard has something left to read.
+
+        Raises:
+            SourceUnreadError: it is gone.
+        """
+        try:
+            return (await self._journals.get(name.partition(";")[0])).spec
+        except JournalNotFoundError as error:
+            raise SourceUnreadError(
+                f"shard {self._shard.id} recovers from before the end of {name}, which was divided, and has read it "
+                f"to {start_offset(checkpoint, name, 0)}: the journal is gone. Restore it; or have the shard go on "
+                f"without the rest of it: apply it with no `after: {name}` in its sources"
+            ) from error
 
     async def _reset(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> bool:
         """Apply the stored reset of a source that was replaced; False if there is none for the present journal.
@@ -215,20 +310,21 @@ class Sources:
             guard = self._guards.pop(source.journal, None) or self._guard(checkpoint, source)
             batches = self._read(source.journal, offset=offset, guard=guard)
             if source.after:
-                batches = self._behind_seal(source.after, checkpoint, loop, batches)
+                batches = self._behind_seal(source, checkpoint, loop, batches)
             group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
 
     async def _behind_seal(
         self,
-        divided: str,
+        source: ShardSpec.Source,
         checkpoint: Checkpoint,
         loop: TransactionLoop,
         batches: AsyncGenerator[MessageBatch, None],
     ) -> AsyncGenerator[MessageBatch, None]:
         """Yield from a part of a divided journal once that one is read to its seal, so that keys keep their order."""
         async with aclosing(batches):
+            divided = source.after
             read_through = start_offset(checkpoint, divided, 0)
-            sealed = None
+            sealed = source.after_offset or None
             while True:
                 if sealed is None:
                     sealed = await self._sealed_at(divided)

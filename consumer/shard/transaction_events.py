@@ -320,6 +320,9 @@ class PublishProgress:
     """Offsets that completed transactions have read, bytes by journal."""
     publish_at: Mapping[str, int]
     """Ends of acknowledgements written, bytes by journal."""
+    checkpointed: Mapping[str, int] | None = None
+    """Offsets that the last committed checkpoint has read, bytes by journal: without what was read since, and is never
+    delivered. None: no checkpoint was committed since they were told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,9 +195,12 @@ class PriorTxn:
     append_error: BaseException | None = None
     """Held until the commit's own outcome is known: a failed commit fails the appends that wait for it."""
     unacknowledged: set[str] = field(init=False)
+    checkpointed: Mapping[str, int] = field(init=False)
+    """What its checkpoint has read, bytes by journal."""
 
     def __post_init__(self) -> None:
         self.unacknowledged = set(self.ack_intents)
+        self.checkpointed = dict(self.read_through)
 
     def extend(self, journal: str, through: int) -> None:
         """Let its completion tell that `journal` was read further, though its checkpoint does not say so."""
@@ -571,7 +574,9 @@ class TransactionMachine:
         if prior.unacknowledged:
             return
         self._prior = None
-        self._out.append(tx.PublishProgress(prior.read_through, prior.publish_at))
+        self._out.append(
+            tx.PublishProgress(prior.read_through, prior.publish_at, prior.checkpointed)
+        )
         record = prior.record_or_none(now)
         if record is not None:
             self._out.append(record)

@@ -96,6 +96,18 @@ async def until_divided(elastic: ElasticClient, timeout_seconds: float = 60.0) -
     await eventually(over, timeout_seconds=timeout_seconds)
 
 
+async def until_sealed(elastic: ElasticClient, reason: str) -> None:
+    """Wait until the journal is sealed, and its division waits for this."""
+
+    async def waits() -> bool:
+        (split,) = await elastic.journal_splits()
+        assert split.phase == "sealed", split
+        assert reason in split.reason, split
+        return True
+
+    await eventually(waits, timeout_seconds=60.0)
+
+
 async def check_passed(journals: JournalClient, sent: Counter[str]) -> dict[str, set[str]]:
     """Check that each message came out once, those of a key in order; return the keys that came by each journal."""
 

@@ -24,8 +24,8 @@ async def list_journal_splits(connection: Connection, options: _ListOptions) -> 
     """Show the divisions of journals that are under way.
 
     `preparing`: the parts are made, and readers get them. `leaving`: publishers go on into the parts. `draining`: open
-    transactions end. Then the journal is sealed, and the division is over. With --watch the command ends when no
-    division is left.
+    transactions end. `sealed`: shards read the journal to its seal, and then its parts; once all have committed that,
+    it is taken out of their sources, and the division is over. With --watch the command ends when no division is left.
 
     \b
     Examples:

@@ -159,7 +159,10 @@ def _spec_of(shard: ShardNode, path: str) -> shard_pb2.ShardSpec:
         id=shard.id,
         sources=[
             shard_pb2.ShardSpec.Source(
-                journal=source.journal, min_offset=source.min_offset, after=source.after
+                journal=source.journal,
+                min_offset=source.min_offset,
+                after=source.after,
+                after_offset=source.after_offset,
             )
             for source in shard.sources
         ],
@@ -188,7 +191,12 @@ def _node_of(listed: shard_pb2.ListResponse.Shard) -> ShardNode:
     values: dict[str, Any] = {name: getattr(spec, name) for name in (*_AS_THEY_ARE, *_INTEGERS)}
     values |= {name: format_duration(getattr(spec, name)) for name in _DURATIONS}
     sources = (
-        SourceNode(journal=each.journal, min_offset=each.min_offset, after=each.after)
+        SourceNode(
+            journal=each.journal,
+            min_offset=each.min_offset,
+            after=each.after,
+            after_offset=each.after_offset,
+        )
         for each in spec.sources
     )
     return ShardNode(

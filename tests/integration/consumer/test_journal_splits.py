@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.client import ElasticClient, ShardClient
 from broadsheet.consumer.elastic.journal_split import sealed_at
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.service import Service
@@ -31,6 +32,8 @@ from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_i
 from broadsheet.journals.message_writer import MessageWriter
 from broadsheet.journals.topic import open_topic
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, ListResponse as JournalListed
+from broadsheet.wire.shard_pb2 import ListResponse
 from tests.support.dividing import (
     KEYS,
     MIDDLE,
@@ -44,6 +47,7 @@ from tests.support.dividing import (
     relay,
     traffic,
     until_divided,
+    until_sealed,
 )
 from tests.support.eventually import eventually
 from tests.support.members import (
@@ -136,7 +140,7 @@ async def test_reader_that_begins_behind_the_seal_reads_the_journal_first(
         async with traffic(producer) as sent:
             await eventually(lambda: sent.total() > 400)
             await elastic.split_journal(MIDDLE)
-            await until_divided(elastic)
+            await until_sealed(elastic, f"shard {READER} is paused")
             at_seal = sent.total()
             await eventually(lambda: sent.total() > at_seal + 400)
         (listed,) = [each for each in (await client.list()).shards if each.spec.id == READER]
@@ -147,6 +151,96 @@ async def test_reader_that_begins_behind_the_seal_reads_the_journal_first(
         await client.apply(upserts(listed.spec, expect=listed.mod_revision))
         by_journal = await check_passed(journals, sent)
         assert by_journal.keys() == {MIDDLE, *PARTS}
+        await until_divided(elastic)
+        assert await _sources(client) == _parts_behind(await journals.get(MIDDLE))
+
+
+async def test_reader_that_recovers_from_before_the_seal_reads_the_journal_again(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """It goes back to before the division, as after a rewind, when the journal is no source any more: it reads the rest
+    of the journal, then the parts. Once the journal is gone, that is refused by name.
+    """
+    await create_middle(journals)
+    producer = Producer(journals)
+    state = cluster.directory / READER / "state.json"
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE), shard(READER, MIDDLE)))
+        await wait_for_primaries(client, RELAY, READER)
+        await producer.publish(SOURCE, KEYS)
+        await _passed(journals, 1)
+        early = await asyncio.to_thread(state.read_bytes)
+        await producer.publish(SOURCE, KEYS)
+        await _passed(journals, 2)
+        await elastic.split_journal(MIDDLE)
+        await until_divided(elastic)
+        behind = _parts_behind(await journals.get(MIDDLE))
+        assert await _sources(client) == behind
+        await producer.publish(SOURCE, KEYS)
+        await _passed(journals, 3)
+
+        with capture_logs() as events:
+            await _recover_from(client, state, early)
+            await _passed(journals, 5)
+        assert any(each["event"] == "source.added_again" for each in events)
+        found = await committed(journals, OUTPUT)
+        for key in KEYS:
+            first, *rest = [each["n"] for each in found if each["key"] == key]
+            assert rest == [first + 20, first + 40] * 2, (key, first, rest)
+
+        async def has_left() -> bool:
+            return await _sources(client) == behind
+
+        await eventually(has_left)
+
+        revision = (await journals.get(MIDDLE)).mod_revision
+        await journals.apply([JournalApply.Change(delete=MIDDLE, expect_mod_revision=revision)])
+        await _recover_from(client, state, early)
+
+        async def refused() -> bool:
+            told = [text for each in (await _listed(client)).status for text in each.errors]
+            assert any("the journal is gone" in text for text in told), told
+            return True
+
+        await eventually(refused)
+
+
+async def _recover_from(client: ShardClient, state: Path, content: bytes) -> None:
+    """Have the reader go on from an earlier state of its store."""
+    await _pause_reader(client, paused=True)
+
+    async def away() -> bool:
+        return not (await _listed(client)).route.members
+
+    await eventually(away)
+    await asyncio.to_thread(state.write_bytes, content)
+    await _pause_reader(client, paused=False)
+
+
+async def _pause_reader(client: ShardClient, *, paused: bool) -> None:
+    listed = await _listed(client)
+    listed.spec.disable = paused
+    await client.apply(upserts(listed.spec, expect=listed.mod_revision))
+
+
+async def _listed(client: ShardClient) -> ListResponse.Shard:
+    (listed,) = [each for each in (await client.list()).shards if each.spec.id == READER]
+    return listed
+
+
+async def _sources(client: ShardClient) -> list[tuple[str, str, int]]:
+    spec = (await _listed(client)).spec
+    return [(each.journal, each.after, each.after_offset) for each in spec.sources]
+
+
+def _parts_behind(divided: JournalListed.Journal) -> list[tuple[str, str, int]]:
+    sealed = sealed_at(divided.spec)
+    assert sealed is not None
+    return [(part, MIDDLE, sealed) for part in PARTS]
 
 
 async def test_apply_of_a_reader_without_the_parts_is_refused(
@@ -406,6 +500,39 @@ async def _passed(journals: JournalClient, rounds: int) -> Counter[str]:
     return Counter(dict.fromkeys(KEYS, rounds))
 
 
+async def test_journal_that_is_written_behind_its_seal_stays_among_the_sources(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A publisher that does not look at the register would lose messages: the division names it, and the shard reads
+    them.
+    """
+    await create_middle(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        reader = shard(READER, MIDDLE)
+        reader.disable = True
+        await client.apply(upserts(reader))
+        await elastic.split_journal(MIDDLE)
+        await until_sealed(elastic, f"shard {READER} is paused")
+        clock, producer = MessageClock(), new_producer_id()
+        clock.update(time.time())
+        publisher = Publisher(clock, producer)
+        publisher.publish_committed(MappedJournal(MIDDLE, NDJSON), {"key": "k", "n": 0}, JsonType())
+        (pending,) = publisher.take_appends()
+        await journals.append(MIDDLE, pending.content)
+        await _pause_reader(client, paused=False)
+        await until_sealed(elastic, f"producer {producer:012x} published into {MIDDLE} behind")
+        await eventually(lambda: _has_passed(journals, 1))
+        assert MIDDLE in [each.journal for each in (await _listed(client)).spec.sources]
+
+
+async def _has_passed(journals: JournalClient, messages: int) -> bool:
+    return len(await committed(journals, OUTPUT)) >= messages
+
+
 STEPS: dict[str, tuple[str, bool]] = {
     # Where the leader stands still, before or behind a call, when its member is killed, with all shards.
     "before-the-parts": ("make_parts", False),
@@ -414,6 +541,8 @@ STEPS: dict[str, tuple[str, bool]] = {
     "behind-the-register": ("close", True),
     "behind-the-leaving": ("have_publishers_leave", True),
     "behind-the-seal": ("seal", True),
+    "before-the-end": ("end_sources", False),
+    "behind-the-end": ("end_sources", True),
 }
 _IN_CI = ("behind-the-register",)
 _ASKED = os.environ.get("JOURNAL_SPLIT_STEPS", ",".join(_IN_CI))

@@ -52,7 +52,7 @@ def test_duplicates_while_idle_publish_progress() -> None:
 
 
 def test_duplicates_while_the_prior_commits_extend_what_it_reports() -> None:
-    """Its completion then tells the offset with the duplicate, though its checkpoint does not hold it."""
+    """Its completion then tells the offset with the duplicate, and that its checkpoint does not hold it."""
     journal = WrittenJournal()
     stage = Stage()
     committed_one(stage, journal)
@@ -61,7 +61,7 @@ def test_duplicates_while_the_prior_commits_extend_what_it_reports() -> None:
     stage.on(tx.CommitResolved())
     published, _ = stage.on(tx.AckResolved("out/a", 1))
 
-    assert published == tx.PublishProgress({"in/a": 20}, {"out/a": 1})
+    assert published == tx.PublishProgress({"in/a": 20}, {"out/a": 1}, {"in/a": 10})
 
 
 def test_duplicates_of_a_fresh_shard_extend_an_empty_checkpoint() -> None:
@@ -73,7 +73,7 @@ def test_duplicates_of_a_fresh_shard_extend_an_empty_checkpoint() -> None:
 
     published, *_ = stage.on(tx.AckResolved("out/a", 1))
 
-    assert published == tx.PublishProgress({"in/a": 20}, {"out/a": 1})
+    assert published == tx.PublishProgress({"in/a": 20}, {"out/a": 1}, {})
 
 
 def test_max_elapsing_within_a_sequence_splits_it() -> None:

@@ -25,7 +25,7 @@ def test_start_without_intents_publishes_recovered_progress() -> None:
 
     stage = Stage(recovered=recovered)
 
-    assert stage.started == (tx.PublishProgress({"in/a": 40}, {}),)
+    assert stage.started == (tx.PublishProgress({"in/a": 40}, {}, {"in/a": 40}),)
     assert stage.takes() is InputDemand.BATCH
 
 
@@ -42,7 +42,7 @@ def test_start_with_intents_acknowledges_again_and_holds_the_first_commit() -> N
     stage.on(tx.AckResolved("out/gone"))
     finished = stage.on(tx.AckResolved("out/a", 7))
 
-    assert finished[0] == tx.PublishProgress({}, {"out/a": 7})
+    assert finished[0] == tx.PublishProgress({}, {"out/a": 7}, {})
     assert stage.takes() is InputDemand.BATCH_IF_READY
 
 
@@ -76,7 +76,7 @@ def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
     assert timer == tx.SetTimer(stage.now + 5)
     assert stage.on(tx.CommitResolved()) == ()
     published, recorded = stage.on(tx.AckResolved("out/a", 33), later=1)
-    assert published == tx.PublishProgress({"in/a": 10}, {"out/a": 33})
+    assert published == tx.PublishProgress({"in/a": 10}, {"out/a": 33}, {"in/a": 10})
     assert isinstance(recorded, tx.RecordTxn)
     assert (recorded.messages, recorded.message_bytes) == (1, 10)
     assert stage.takes() is InputDemand.BATCH

@@ -10,12 +10,16 @@ from broadsheet.consumer.elastic.journal_split import (
     check_parts_kept,
     decode_journal_split,
     encode_journal_split,
+    left_behind,
     part_spec,
     plan_journal_split,
     publishers_among,
+    reads_first,
     sealed_at,
     with_labels,
     with_parts,
+    with_unread,
+    without_sealed,
 )
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
@@ -151,6 +155,56 @@ def test_source_behind_no_source_of_the_shard_is_refused() -> None:
     ring.sources[0].after, ring.sources[1].after = "shop/b", "shop/a"
     with pytest.raises(ValidationError, match="waits for none of its own parts"):
         validate_shard_spec(ring)
+
+
+def test_reader_that_has_read_the_journal_keeps_only_its_parts_and_where_the_seal_is() -> None:
+    """Also with a suffix; and what was taken out comes back for a shard that recovers from before the seal."""
+    for suffix in ("", ";two"):
+        held = with_parts(_shard("shop/a", f"{JOURNAL}{suffix}"), JOURNAL, PARTS)
+        assert held is not None
+        assert reads_first(held) == {JOURNAL}
+        assert left_behind(held) == {}
+
+        ended = without_sealed(held, JOURNAL, 77)
+
+        validate_shard_spec(ended)
+        assert [(each.journal, each.after, each.after_offset) for each in ended.sources] == [
+            ("shop/a", "", 0),
+            *((f"{part}{suffix}", f"{JOURNAL}{suffix}", 77) for part in PARTS),
+        ]
+        assert reads_first(ended) == set()
+        assert left_behind(ended) == {f"{JOURNAL}{suffix}": 77}
+        assert with_unread(ended, {f"{JOURNAL}{suffix}": ""}) == held
+
+
+def test_part_that_is_left_behind_in_turn_comes_back_behind_its_own_journal() -> None:
+    """A part was divided, too, and neither it nor the first journal is a source any more."""
+    held = with_parts(_shard(JOURNAL), JOURNAL, PARTS[:1])
+    assert held is not None
+    parts = [f"{PARTS[0]}-0000", f"{PARTS[0]}-0400"]
+    both = with_parts(without_sealed(held, JOURNAL, 77), PARTS[0], parts)
+    assert both is not None
+    ended = without_sealed(both, PARTS[0], 88)
+    assert left_behind(ended) == {PARTS[0]: 88}
+
+    again = with_unread(ended, {PARTS[0]: JOURNAL, JOURNAL: ""})
+
+    validate_shard_spec(again)
+    assert [(each.journal, each.after, each.after_offset) for each in again.sources] == [
+        (JOURNAL, "", 0),
+        (PARTS[0], JOURNAL, 0),
+        *((part, PARTS[0], 0) for part in parts),
+    ]
+
+
+@pytest.mark.parametrize(("after", "offset"), [("", 5), (JOURNAL, -1)])
+def test_offset_of_a_seal_without_a_journal_before_it_is_refused(after: str, offset: int) -> None:
+    """It says through where the divided journal is read."""
+    spec = _shard(PARTS[0])
+    spec.sources[0].after, spec.sources[0].after_offset = after, offset
+
+    with pytest.raises(ValidationError, match="after_offset"):
+        validate_shard_spec(spec)
 
 
 def test_change_of_a_reader_keeps_the_parts_as_long_as_it_reads_the_journal() -> None:

@@ -122,3 +122,16 @@ def _node(program: str, argument: str) -> str:
         command, cwd=CLIENT, capture_output=True, text=True, timeout=120, check=True
     )
     return done.stdout
+
+
+def test_key_table_names_a_divided_journal_before_and_after_it_leaves_the_sources() -> None:
+    """Publishers choose the journal and reach its parts behind that choice, also parts of parts."""
+    spec = _shard("a", "j", "j-0000", "j-0000-0400", "j-0800", "k").spec
+    for part, divided in (("j-0000", "j"), ("j-0800", "j"), ("j-0000-0400", "j-0000")):
+        next(each for each in spec.sources if each.journal == part).after = divided
+    without = ShardSpec()
+    without.CopyFrom(spec)
+    del without.sources[0]
+
+    for each in (spec, without):
+        assert list(key_table_of([ServedShard(spec=each)], 0, ()).journals) == ["j", "k"]

@@ -23,7 +23,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import numpy as np
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
@@ -235,7 +234,6 @@ class JournalSplitter:
             await self._note(journal, JournalSplitPhase.DRAINING)
             await self.seal(journal)
             self._left.pop(journal, None)
-            self._readings.pop(journal, None)
             _log.info("journal_split.sealed", journal=journal)
         if record.phase is not JournalSplitPhase.SEALED:
             await self._note(journal, JournalSplitPhase.SEALED)
@@ -243,6 +241,7 @@ class JournalSplitter:
         await self.give_parts(journal, names)
         await self.end_sources(journal)
         await self._etcd.txn((), (Delete(journal_split_key(self._root, journal)),))
+        self._readings.pop(journal, None)
         _log.info("journal_split.done", journal=journal)
 
     async def find_sealed(self) -> None:
@@ -321,18 +320,18 @@ class JournalSplitter:
                 )
 
     async def _require_ended(self, journal: str, sealed: int) -> None:
-        """Return if nothing but acknowledgements is behind a journal's seal: publishers repeat theirs.
+        """Return if nothing new is behind a journal's seal: successors of publishers repeat what is before it.
 
         Raises:
             SplitDelayedError: somebody published there against the rules; the error says who.
         """
         spec = (await self._journals.get(journal)).spec
+        reading = await self._read_on(spec, end=sealed)
         source = await self._source_of(spec)
         async with aclosing(source.batches(offset=sealed, block=False)) as batches:
             async for batch in batches:
-                behind = np.flatnonzero(batch.flags != Flags.ACK_TXN)
-                if len(behind):
-                    first = int(behind[0])
+                first = reading.open.first_fresh(batch)
+                if first is not None:
                     raise SplitDelayedError(
                         f"producer {int(batch.producers[first]):012x} published into {journal} behind its seal, at "
                         f"offset {int(batch.begins[first])}: shards go on reading it; have its program publish into "
@@ -458,8 +457,8 @@ class JournalSplitter:
                     f"program is dead, it is forgotten {OPEN_SECONDS / 3600:.0f} hours after it began"
                 )
 
-    async def _read_on(self, spec: JournalSpec) -> _Reading:
-        """Read the journal up to its write head, from where it was read to before."""
+    async def _read_on(self, spec: JournalSpec, *, end: int = 0) -> _Reading:
+        """Read the journal up to its write head, or to an offset, from where it was read to before."""
         reading = self._readings.get(spec.name)
         if reading is None:
             since = int(self._clock.wall_seconds() - OPEN_SECONDS)
@@ -471,8 +470,11 @@ class JournalSplitter:
                     pass
             begin = 0 if oldest.fragment is None else oldest.fragment.begin
             reading = self._readings[spec.name] = _Reading(begin)
+        if end and reading.head >= end:
+            return reading
         source = await self._source_of(spec)
-        async with aclosing(source.batches(offset=reading.head, block=False)) as batches:
+        read = source.batches(offset=reading.head, end_offset=end, block=False)
+        async with aclosing(read) as batches:
             async for batch in batches:
                 reading.open.read(batch)
                 reading.head = int(batch.ends[-1])

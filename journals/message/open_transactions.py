@@ -39,6 +39,18 @@ class OpenTransactions:
         found = [each for each in self._open.values() if each.began_unix_seconds >= unix_seconds]
         return sorted(found, key=lambda each: each.begin)
 
+    def first_fresh(self, batch: MessageBatch) -> int | None:
+        """Return the index of the first message that is no copy of one that is settled; None if all are copies.
+
+        Acknowledgements are no messages here. The batch comes behind what was read, and is not read by this.
+        """
+        settled = [self._settled.get(producer, 0) for producer in batch.producers.tolist()]
+        fresh = (batch.flags != Flags.ACK_TXN) & (
+            batch.clocks > np.array(settled, batch.clocks.dtype)
+        )
+        places = np.flatnonzero(fresh | (batch.producers == 0))
+        return int(places[0]) if len(places) else None
+
     def read(self, batch: MessageBatch) -> None:
         """Take the next messages."""
         for producer in np.unique(batch.producers).tolist():

@@ -43,6 +43,7 @@ class SourceNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
     journal: str
     min_offset: int = 0
     after: str = ""
+    after_offset: int = 0
 
 
 class ShardFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

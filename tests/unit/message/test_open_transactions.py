@@ -52,6 +52,30 @@ def test_rollback_ends_a_transaction_and_what_comes_again_begins_none() -> None:
     assert _open_after((1, 5, PENDING), (1, 6, ACK), (1, 5, PENDING), cut=2) == {}
 
 
+def test_copies_of_what_is_settled_are_told_from_what_is_new() -> None:
+    """A publisher's successor repeats messages with their acknowledgement; anything else is new."""
+    found = OpenTransactions()
+    found.read(_batch((1, 1 << 60, PENDING), (1, (1 << 60) + 1, ACK), (2, 7, ALONE)))
+
+    repeated = ((1, 1 << 60, PENDING), (1, (1 << 60) + 1, ACK), (2, 7, ALONE), (3, 1, ACK))
+    assert found.first_fresh(_batch(*repeated)) is None
+    for new in ((1, (1 << 60) + 2, PENDING), (2, 8, ALONE), (4, 1, PENDING), (0, 0, ALONE)):
+        assert found.first_fresh(_batch(*repeated, new)) == len(repeated)
+
+
+def _batch(*messages: tuple[int, int, int]) -> MessageBatch:
+    return MessageBatch(
+        "test/journal",
+        [10 * place for place in range(len(messages))],
+        [10 * place + 10 for place in range(len(messages))],
+        [producer for producer, _, _ in messages],
+        [clock for _, clock, _ in messages],
+        [flags for _, _, flags in messages],
+        [b""] * len(messages),
+        JsonType(),
+    )
+
+
 def test_transactions_of_long_ago_are_left_out_when_asked_for_later_ones() -> None:
     """Readers forget those, too."""
     found = OpenTransactions()

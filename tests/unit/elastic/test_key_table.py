@@ -134,4 +134,7 @@ def test_key_table_names_a_divided_journal_before_and_after_it_leaves_the_source
     del without.sources[0]
 
     for each in (spec, without):
-        assert list(key_table_of([ServedShard(spec=each)], 0, ()).journals) == ["j", "k"]
+        assert list(key_table_of([ServedShard(spec=each)], RULE_NAMES[""], ()).journals) == [
+            "j",
+            "k",
+        ]

@@ -353,6 +353,9 @@ class KeyedStream:
         node = OperatorNode(
             (self.of.node, other.of.node), operator, kind, "when the later row of a pair comes"
         )
+        if isinstance(upper, Until) and how in ("left", "full"):
+            # A left row without a partner comes at the end that it names, however long after its own time.
+            return Stream(node, None)
         return Stream(node, time_type)
 
 
@@ -505,6 +508,7 @@ def _require_time(of: Stream, step: str) -> pa.DataType:
     if of.time_type is None:
         raise ValidationError(
             step,
-            "expected rows with event times: a running aggregate, or a running top, emits rows without",
+            "expected rows with event times: a running aggregate, a running top, or an outer join until a column emits "
+            "rows without",
         )
     return of.time_type

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from broadsheet.consumer.keyed.operators.durations import shown_duration
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
-from broadsheet.consumer.keyed.operators.operator import Processed, by, set_apart
+from broadsheet.consumer.keyed.operators.operator import GoesBy, Processed, by, set_apart
 from broadsheet.consumer.keyed.operators.stage_rows import StageRows, StoredRow
 from broadsheet.consumer.keyed.operators.timed_rows import TimedRows, no_rows
 from broadsheet.consumer.keyed.operators.windows import StageTime
@@ -21,6 +21,9 @@ from broadsheet.consumer.keyed.operators.windows import StageTime
 
 class Deduplicate:
     """The first row of each key."""
+
+    goes_by: GoesBy = "rows"
+    wait_ms = 0
 
     def __init__(self, key: pa.Schema, schema: pa.Schema, within_ms: int | None) -> None:
         """Describe it.

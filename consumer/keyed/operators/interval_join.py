@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from broadsheet.consumer.keyed.event_times import Times, event_ms_of, times_as
 from broadsheet.consumer.keyed.operators.durations import shown_duration
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
-from broadsheet.consumer.keyed.operators.operator import Processed, by, decode, encode, set_apart
+from broadsheet.consumer.keyed.operators.operator import (
+    GoesBy,
+    Processed,
+    by,
+    decode,
+    encode,
+    set_apart,
+)
 from broadsheet.consumer.keyed.operators.stage_rows import StageRows, StoredRow
 from broadsheet.consumer.keyed.operators.timed_rows import (
     FOREVER,
@@ -116,6 +123,8 @@ class _Buffered:
 class IntervalJoin:
     """The join."""
 
+    goes_by: GoesBy = "rows"
+
     def __init__(
         self,
         left: Side,
@@ -141,6 +150,7 @@ class IntervalJoin:
         self._interval = interval
         self._outer = (kind in ("left", "full"), kind in ("right", "full"))
         self._time = time
+        self.wait_ms = _wait_ms(interval, self._outer)
         key = pa.schema([left.schema.field(name) for name in left.key])
         self.keys = StreamKeys(key)
         self._kept = tuple(
@@ -503,6 +513,13 @@ def matched(intervals: Intervals, codes: Codes, times: Times) -> tuple[Codes, Co
     of = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
     return of, order[begins[of] + within]
+
+
+def _wait_ms(interval: Interval, outer: tuple[bool, bool]) -> int:
+    """Return how long after its own time a row without a partner is emitted, at most."""
+    left = interval.upper if outer[_LEFT] and isinstance(interval.upper, int) else 0
+    right = -interval.lower if outer[_RIGHT] and interval.lower is not None else 0
+    return max(left, right, 0)
 
 
 def _part(side: int, number: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -25,6 +25,10 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 
 
+GoesBy = Literal["windows", "rows"]
+"""What the watermark makes late for an operator: windows that end by it, or rows whose own times it has reached."""
+
+
 @dataclass(slots=True)
 class Processed:
     """An operator's results of a transaction."""
@@ -43,6 +47,9 @@ class Operator(Protocol):
     """Of the rows that it emits."""
     identity: str
     """States what must not change between two lives of its state."""
+    goes_by: GoesBy
+    wait_ms: int
+    """How far behind its watermark the times of rows may be that it emits."""
 
     @property
     def keys(self) -> StreamKeys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +120,20 @@ class OperatorNode:
 Node = StreamNode | RowsNode | OperatorNode
 
 
+class WatermarkLag(NamedTuple):
+    """How far what comes out of a node is behind the watermark of the sources, milliseconds.
+
+    The two differ by one at most. A window that ends when the watermark is at W emits a row whose time is the last
+    before W. The next one to end may emit a row of time W itself: windows up to W are complete then, rows of time W are
+    not.
+    """
+
+    windows: int
+    """No row will have a time below the watermark less this."""
+    rows: int
+    """No row will have a time up to the watermark less this."""
+
+
 class OperatorPlan:
     """A stream from its sources to its output."""
 
@@ -141,6 +155,9 @@ class OperatorPlan:
                 "expected operators of one kind of time, event or processing; give the second kind a stream of its own",
             )
         self.mode = TimeMode(times.pop() if times else "none")
+        self.behind_ms = _operators_behind(self.nodes)
+        """How far each operator goes behind the watermark of the sources, so that no row of its inputs is late there
+        which was not late in the sources."""
         names = [source.name for source in self.sources]
         for name in names:
             if names.count(name) > 1:
@@ -163,6 +180,23 @@ def _from_sources(node: Node) -> Iterator[Node]:
     for each in node.inputs:
         yield from _from_sources(each)
     yield node
+
+
+def _operators_behind(nodes: Sequence[Node]) -> Mapping[OperatorNode, int]:
+    lags: dict[Node, WatermarkLag] = {}
+    found: dict[OperatorNode, int] = {}
+    for node in nodes:
+        inputs = [lags[each] for each in node.inputs] or [WatermarkLag(0, 0)]
+        lag = WatermarkLag(max(each.windows for each in inputs), max(each.rows for each in inputs))
+        if isinstance(node, OperatorNode):
+            by_windows = node.operator.goes_by == "windows"
+            behind = found[node] = lag.windows if by_windows else lag.rows
+            if node.time != "none":
+                gap = 1 if by_windows else lag.rows - lag.windows
+                windows = (behind if by_windows else behind - gap) + node.operator.wait_ms
+                lag = WatermarkLag(windows, windows + gap)
+        lags[node] = lag
+    return found
 
 
 def _explained(node: Node, depth: int) -> Iterator[str]:

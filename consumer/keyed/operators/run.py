@@ -76,7 +76,7 @@ SetApart = Callable[[pa.Table, str], None]
 
 
 class _StageClock(msgspec.Struct):
-    """The progress of an operator, epoch milliseconds."""
+    """The progress of an operator, by watermarks of the sources: epoch milliseconds."""
 
     tried: int = NEVER_LATE
     """Watermark that it last went by: what belongs before it is late."""
@@ -111,7 +111,12 @@ class StreamRun:
         self._store = store
         self._settings = settings
         self._stages = {
-            node: (number, StageRows(store, number, due_rows=settings.due_rows))
+            node: (
+                number,
+                StageRows(
+                    store, number, due_rows=settings.due_rows, behind_ms=plan.behind_ms[node]
+                ),
+            )
             for number, node in enumerate(plan.operators, 1)
         }
         for journal in settings.journals:
@@ -270,9 +275,12 @@ class StreamRun:
         if node.time == "processing":
             # Rows of the same millisecond come in several transactions.
             late = min(late, self._times.batch_ms - 1)
-        elif node.time == "none":
-            late = watermark = NEVER_LATE
-        done = node.operator.process(inputs, state, StageTime(late, watermark))
+        behind = self._plan.behind_ms[node]
+        at = StageTime(late - behind, watermark - behind)
+        if node.time == "none":
+            # Nothing is late for it; to those behind it the watermark goes on.
+            at = StageTime(NEVER_LATE, NEVER_LATE)
+        done = node.operator.process(inputs, state, at)
         clock.tried = watermark
         if not done.has_more:
             clock.done = watermark

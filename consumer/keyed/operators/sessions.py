@@ -22,6 +22,7 @@ from broadsheet.consumer.keyed.event_times import Times
 from broadsheet.consumer.keyed.operators.aggregates import MergedAggregates
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.operator import (
+    GoesBy,
     Processed,
     by,
     decode,
@@ -50,6 +51,9 @@ _FIELDS = 3
 
 class SessionAggregate:
     """Aggregates of sessions, emitted when these end, and again when a late row changes them."""
+
+    goes_by: GoesBy = "windows"
+    wait_ms = 0
 
     def __init__(
         self,

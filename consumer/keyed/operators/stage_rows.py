@@ -46,15 +46,20 @@ class StoredRow(NamedTuple):
 class StageRows:
     """Reads and writes an operator's rows in the running transaction."""
 
-    def __init__(self, store: KeyedStore, number: int, *, due_rows: int = DUE_ROWS) -> None:
+    def __init__(
+        self, store: KeyedStore, number: int, *, due_rows: int = DUE_ROWS, behind_ms: int = 0
+    ) -> None:
         """Look at nothing yet.
 
         Args:
             store: Restored.
             number: Of the operator in its plan.
             due_rows: Rows that one transaction closes, about.
+            behind_ms: The operator goes so far behind the watermark, by which entries are filed: rows that wait for it
+                are not in the way of other operators, and do not look as if they were due.
         """
         self._store = store
+        self._behind = behind_ms
         self._due_rows = due_rows
         self.variable = number.to_bytes(VARIABLE_BYTES)
 
@@ -90,7 +95,7 @@ class StageRows:
         self._store.put(place, suffix, new_row(_FORMAT, due_ms, content))
         # An entry that is early is filed again when it is met: cheaper than to move it with each write.
         if due_ms is not None and (filed is None or due_ms < filed):
-            self._store.file(due_ms, place, suffix)
+            self._store.file(due_ms + self._behind, place, suffix)
 
     def remove(self, place: bytes, part: int) -> None:
         """Remove a row; its entry goes when it is met."""
@@ -105,7 +110,7 @@ class StageRows:
         Returns:
             The rows, in the order of (time, key, part).
         """
-        mine, has_more = self._entries(bound_ms, self._due_rows)
+        mine, has_more = self._entries(bound_ms + self._behind, self._due_rows)
         for time, place, suffix in mine:
             self._store.unfile(time, place, suffix)
         names = list(dict.fromkeys((place, suffix) for _, place, suffix in mine))
@@ -115,7 +120,7 @@ class StageRows:
             if row is None or expiry is None:  # Removed since, or due no more.
                 continue
             if expiry > bound_ms:
-                self._store.file(expiry, place, suffix)
+                self._store.file(expiry + self._behind, place, suffix)
                 continue
             part = from_sortable(suffix, VARIABLE_BYTES)
             found.append(StoredRow(place, part, expiry, content_of(row)))

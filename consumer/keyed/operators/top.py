@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from broadsheet.consumer.keyed.event_times import Times
 from broadsheet.consumer.keyed.operators.operator import (
+    GoesBy,
     Processed,
     by,
     decode,
@@ -63,6 +64,9 @@ class TopRule:
 
 class Top:
     """The rows with the greatest values."""
+
+    goes_by: GoesBy = "windows"
+    wait_ms = 0
 
     def __init__(
         self,

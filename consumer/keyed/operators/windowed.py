@@ -20,6 +20,7 @@ from broadsheet.consumer.keyed.event_times import Times, event_ms_of
 from broadsheet.consumer.keyed.operators.aggregates import MergedAggregates
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.operator import (
+    GoesBy,
     Processed,
     by,
     columns_of,
@@ -116,6 +117,9 @@ def _bounds(table: pa.Table, name: str) -> Times:
 
 class WindowAggregate:
     """Aggregates of windows, emitted when these end, and again when a late row changes them."""
+
+    goes_by: GoesBy = "windows"
+    wait_ms = 0
 
     def __init__(
         self,
@@ -241,6 +245,9 @@ class WindowAggregate:
 
 class RunningAggregate:
     """Aggregates by key of all rows so far; the keys that a transaction changes are emitted."""
+
+    goes_by: GoesBy = "windows"
+    wait_ms = 0
 
     def __init__(self, key: pa.Schema, aggregates: MergedAggregates) -> None:
         """Describe it."""

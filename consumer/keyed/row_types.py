@@ -286,7 +286,7 @@ def require_no_rename(written: Sequence[Field], wanted: Sequence[Field]) -> None
     former, names = {each.name for each in written}, {each.name for each in wanted}
     for before, after in zip(written, wanted, strict=False):
         is_renamed = before.name not in names and after.name not in former
-        if is_renamed and _fits(before.type, after.type):
+        if is_renamed and fits(before.type, after.type):
             raise ValidationError(
                 after.name,
                 f"expected the name {before.name}, as this field is stored: renamed, it would be read as null. Keep "
@@ -294,7 +294,8 @@ def require_no_rename(written: Sequence[Field], wanted: Sequence[Field]) -> None
             )
 
 
-def _fits(written: str, wanted: str) -> bool:
+def fits(written: str, wanted: str) -> bool:
+    """Tell whether values that were written as one type can be read as another, both as text."""
     if written == wanted or wanted in _WIDER.get(written, ()):
         return True
     # What is in a list, a map or a struct may be null now.
@@ -320,7 +321,7 @@ def _as_single(value: float) -> float:
 
 
 def _check_widening(written: Field, wanted: Field) -> None:
-    if not _fits(written.type, wanted.type):
+    if not fits(written.type, wanted.type):
         raise ValidationError(
             wanted.name,
             f"expected {written.type} as it is stored, or a wider type, got {wanted.type}; give it another name",

@@ -47,6 +47,14 @@ class MergedAggregates:
         self.fields = [pa.field(name, each.type) for name, each in self._bound.items()]
         """Of results."""
         self.identity = ", ".join(f"{name} = {each}" for name, each in declared.items())
+        self.state_types = {
+            f"agg.{name}{part}": str(type_)
+            for name, each in self._bound.items()
+            for part, type_ in [
+                ("", each.type),
+                *((f".{number}", stored) for number, stored in enumerate(each.stored, 1)),
+            ]
+        }
 
     def partial(self, groups: Groups, table: pa.Table, times: Times) -> list[pa.Array]:
         """Return the columns of state of rows, a row a group."""

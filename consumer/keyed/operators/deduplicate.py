@@ -13,7 +13,14 @@ import pyarrow as pa
 
 from broadsheet.consumer.keyed.operators.durations import shown_duration
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
-from broadsheet.consumer.keyed.operators.operator import GoesBy, Processed, by, set_apart
+from broadsheet.consumer.keyed.operators.operator import (
+    KEY,
+    GoesBy,
+    Processed,
+    by,
+    set_apart,
+    types_of,
+)
 from broadsheet.consumer.keyed.operators.stage_rows import StageRows, StoredRow
 from broadsheet.consumer.keyed.operators.timed_rows import TimedRows, no_rows
 from broadsheet.consumer.keyed.operators.windows import StageTime
@@ -38,6 +45,7 @@ class Deduplicate:
         self.schema = schema
         within = "for ever" if within_ms is None else f"within {shown_duration(within_ms)}"
         self.identity = f"deduplicate {within}{by(key)}"
+        self.state_types = types_of(KEY, key)
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Return the rows whose key is not known; then forget keys that are due."""

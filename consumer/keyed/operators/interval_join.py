@@ -24,12 +24,14 @@ from broadsheet.consumer.keyed.event_times import Times, event_ms_of, times_as
 from broadsheet.consumer.keyed.operators.durations import shown_duration
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.operator import (
+    KEY,
     GoesBy,
     Processed,
     by,
     decode,
     encode,
     set_apart,
+    types_of,
 )
 from broadsheet.consumer.keyed.operators.stage_rows import StageRows, StoredRow
 from broadsheet.consumer.keyed.operators.timed_rows import (
@@ -167,6 +169,11 @@ class IntervalJoin:
         ]
         self.schema = pa.schema([*key, *columns, time])
         names = [", ".join(schema.names) for schema in self._kept]
+        self.state_types = {
+            **types_of(KEY, key),
+            **types_of("left", self._kept[_LEFT]),
+            **types_of("right", self._kept[_RIGHT]),
+        }
         self.identity = f"{kind} join within {interval}{by(key)}: {' with '.join(names)}"
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:

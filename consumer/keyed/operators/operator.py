@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -19,6 +19,8 @@ from broadsheet.consumer.keyed.operators.windows import StageTime
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
+KEY: Final = "key"
+"""Part of the names in `state_types`: such types never change, because they make the rows' names."""
 LATE: Final = "late"
 TIMELESS: Final = "no event time"
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -50,6 +52,11 @@ class Operator(Protocol):
     goes_by: GoesBy
     wait_ms: int
     """How far behind its watermark the times of rows may be that it emits."""
+
+    @property
+    def state_types(self) -> Mapping[str, str]:
+        """Types of what its state keeps, by name: in another life none may be read as another type."""
+        ...
 
     @property
     def keys(self) -> StreamKeys:
@@ -104,6 +111,11 @@ def contents_of(columns: Sequence[pa.Array]) -> list[bytes]:
 def by(key: pa.Schema) -> str:
     """Return a key as a part of an identity."""
     return f" by {', '.join(key.names)}" if key.names else ""
+
+
+def types_of(part: str, schema: pa.Schema) -> dict[str, str]:
+    """Return the types of columns that state keeps."""
+    return {f"{part}.{field.name}": str(field.type) for field in schema}
 
 
 def window_fields(time_type: pa.DataType) -> list[pa.Field]:

@@ -22,6 +22,7 @@ import structlog
 
 from broadsheet.consumer.keyed.committed_index import CommittedRowsView
 from broadsheet.consumer.keyed.event_times import Times, event_ms_of
+from broadsheet.consumer.keyed.operators.operator import KEY
 from broadsheet.consumer.keyed.operators.plan import (
     OperatorNode,
     OperatorPlan,
@@ -44,6 +45,7 @@ from broadsheet.consumer.keyed.operators.timed_rows import (
 )
 from broadsheet.consumer.keyed.operators.windows import StageTime
 from broadsheet.consumer.keyed.queries import StoreQueries
+from broadsheet.consumer.keyed.row_types import fits
 from broadsheet.consumer.keyed.store import KeyedStore
 from broadsheet.consumer.keyed.txn_time import (
     TIMES,
@@ -61,6 +63,7 @@ from broadsheet.runtime.errors import ValidationError
 
 _log = structlog.get_logger()
 _PLAN: Final = b"plan"
+_TYPES: Final = b"types"
 _STAGES: Final = b"stages"
 _FUTURE: Final = "future"
 _TIME_MAX: Final = 1 << 60
@@ -130,6 +133,7 @@ class StreamRun:
             {} if clocks is None else msgspec.msgpack.decode(clocks, type=dict[int, _StageClock])
         )
         self._check_plan()
+        self._check_types()
         self._tables: dict[StreamNode, list[TimedRows]] = {}
         self.rows = self.input_bytes = 0
         """Of the running transaction."""
@@ -157,6 +161,24 @@ class StreamRun:
                 f"expected the {len(before)} operators of its state, got {len(wanted)}; give another plan a shard of "
                 "its own",
             )
+
+    def _check_types(self) -> None:
+        """Refuse columns of other types than state has, which would be read as if they were those."""
+        wanted = [dict(node.operator.state_types) for node in self._plan.operators]
+        written = self._store.meta(_TYPES)
+        before = (
+            [] if written is None else msgspec.msgpack.decode(written, type=list[dict[str, str]])
+        )
+        for number, (old, new) in enumerate(zip(before, wanted, strict=False), 1):
+            for name in old.keys() & new.keys():
+                is_key = name.startswith(f"{KEY}.")
+                if old[name] != new[name] and (is_key or not fits(old[name], new[name])):
+                    raise ValidationError(
+                        f"plan.{number}.{name}",
+                        f"expected {old[name]}, as in its state, got {new[name]}; give another plan a shard of its own",
+                    )
+        if before != wanted:
+            self._store.put_meta(_TYPES, msgspec.msgpack.encode(wanted))
 
     def source_of(self, journal: str) -> StreamNode:
         """Return the stream that a journal, or a partition of another source, is of.

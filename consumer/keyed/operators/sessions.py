@@ -22,12 +22,14 @@ from broadsheet.consumer.keyed.event_times import Times
 from broadsheet.consumer.keyed.operators.aggregates import MergedAggregates
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.operator import (
+    KEY,
     GoesBy,
     Processed,
     by,
     decode,
     encode,
     set_apart,
+    types_of,
     window_columns,
     window_fields,
 )
@@ -71,6 +73,7 @@ class SessionAggregate:
         self._lateness = lateness
         self.schema = pa.schema([*key, *window_fields(time_type), *aggregates.fields])
         self.identity = f"{window}: {aggregates.identity}{by(key)}"
+        self.state_types = {**types_of(KEY, key), **aggregates.state_types}
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Merge rows into sessions; emit those that end."""

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from broadsheet.consumer.keyed.event_times import Times
 from broadsheet.consumer.keyed.operators.operator import (
+    KEY,
     GoesBy,
     Processed,
     by,
     decode,
     encode,
+    types_of,
     window_columns,
     window_fields,
 )
@@ -114,6 +116,7 @@ class Top:
             raise ValidationError("top.by", f"expected a column with an order, got {value_type}")
         self.schema = pa.schema([*key, *bounds, pa.field(RANK, pa.int32()), *kept])
         self.identity = f"{rule}, {window or 'running'}{by(key)}: {', '.join(self._names)}"
+        self.state_types = {**types_of(KEY, key), **types_of("top", self._kept)}
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Rank rows with those of state; emit what changed, or the windows that end."""

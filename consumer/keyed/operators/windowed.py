@@ -20,12 +20,14 @@ from broadsheet.consumer.keyed.event_times import Times, event_ms_of
 from broadsheet.consumer.keyed.operators.aggregates import MergedAggregates
 from broadsheet.consumer.keyed.operators.keys import StreamKeys
 from broadsheet.consumer.keyed.operators.operator import (
+    KEY,
     GoesBy,
     Processed,
     by,
     columns_of,
     contents_of,
     set_apart,
+    types_of,
     window_columns,
     window_fields,
 )
@@ -147,6 +149,7 @@ class WindowAggregate:
         self._stored = [pa.int64(), *aggregates.stored]
         self.schema = pa.schema([*key, *window_fields(time_type), *aggregates.fields])
         self.identity = f"{window}: {aggregates.identity}{by(key)}"
+        self.state_types = {**types_of(KEY, key), **aggregates.state_types}
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Merge rows into their windows; emit those that end."""
@@ -255,6 +258,7 @@ class RunningAggregate:
         self._aggregates = aggregates
         self.schema = pa.schema([*key, *aggregates.fields])
         self.identity = f"running: {aggregates.identity}{by(key)}"
+        self.state_types = {**types_of(KEY, key), **aggregates.state_types}
 
     def process(self, inputs: Sequence[TimedRows], state: StageRows, at: StageTime) -> Processed:
         """Merge rows into their keys, and emit these."""

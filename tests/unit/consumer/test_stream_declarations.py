@@ -20,6 +20,7 @@ from broadsheet.consumer.keyed.operators.run import times_of
 from broadsheet.consumer.keyed.operators.timed_rows import NO_TIME
 from broadsheet.journals.message.uuid import clock_at
 from broadsheet.keyed import (
+    Stream,
     StreamApplication,
     col,
     count,
@@ -270,6 +271,32 @@ def test_plan_of_other_operators_is_refused_by_its_state(lives: StoreLives) -> N
         PlanLives(lives, by_k.window(tumbling(20)).agg(n=count()), journals=["ticks"])
     filtered = ticks.where(col("v") > 3).key_by("k").window(tumbling(10)).agg(n=count())
     PlanLives(lives, filtered, journals=["ticks"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        ("k long, t long, v long", r"plan\.1\.key\.k: expected string, .* got int64"),
+        ("k binary, t long, v long", r"plan\.1\.key\.k: expected string, .* got binary"),
+        ("k string, t long, v timestamp", r"plan\.1\.agg\.most: expected int64, .* got timestamp"),
+    ],
+)
+def test_plan_of_other_types_is_refused_by_its_state(
+    lives: StoreLives, rows: str, where: str
+) -> None:
+    """A key or an accumulator would be read as what it is not; wider types are none of these."""
+
+    def plan_of(declared: str) -> Stream:
+        source = stream("ticks", declared, time="t")
+        return source.key_by("k").window(tumbling(10)).agg(most=max_("v"))
+
+    plan = PlanLives(lives, plan_of("k string, t long, v long"), journals=["ticks"])
+    plan.transact({"ticks": [{"k": "a", "t": 5, "v": 1}]})
+    with pytest.raises(ValidationError, match=where):
+        PlanLives(lives, plan_of(rows), journals=["ticks"])
+    wider = PlanLives(lives, plan_of("k string, t long, v double"), journals=["ticks"])
+    wider.transact({"ticks": [{"k": "a", "t": 50, "v": 0.5}]})
+    assert wider.drain() == [{"k": "a", "window_start": 0, "window_end": 10, "most": 1.0}]
 
 
 def test_journal_of_no_stream_is_refused(lives: StoreLives) -> None:

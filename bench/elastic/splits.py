@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.disturbances import Disturbances, Longest
 from bench.elastic.app import BYTES_OF_ROW
 from bench.elastic.plan import BENCH, Plan
-from bench.keyed.cluster import DEADLINE_SECONDS, Load, Members, Probes, disk_mib
+from bench.keyed.cluster import DEADLINE_SECONDS, Answer, Load, Members, Probes, disk_mib
 from bench.report import Params, emit
 from broadsheet.consumer.client import ElasticClient
 from broadsheet.journals.client import JournalClient
@@ -29,16 +30,21 @@ PROBES_PER_SECOND: Final = 40
 _LIVE: Final = f"{SHARD}/live"
 _SETTLE_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
+_SWITCH_SECONDS: Final = 0.5
+"""Before and behind the moment at which keys have their new owner: what is due then waits for that alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
     pause_seconds: float
+    switch_seconds: float
+    """Of the rows that were due when the keys had their new owner."""
     calm_seconds: float
     seconds: float
     """From the call until the keys have their new owner."""
     state_mib: float
     """On the disk, compressed."""
+    disturbed: Longest
 
 
 def measure(plan: Plan) -> None:
@@ -68,8 +74,12 @@ def _print_trials(
         "load": plan.load,
     }
     pauses = [each.pause_seconds for each in trials]
+    params |= Longest.of(each.disturbed for each in trials).params()
     emit(BENCH, f"{change}_pause_p50_s", statistics.median(pauses), "s", **params)
     emit(BENCH, f"{change}_pause_max_s", max(pauses), "s", **params)
+    switches = [each.switch_seconds for each in trials]
+    emit(BENCH, f"{change}_switch_p50_s", statistics.median(switches), "s", **params)
+    emit(BENCH, f"{change}_switch_max_s", max(switches), "s", **params)
     emit(BENCH, f"{change}_calm_max_s", max(each.calm_seconds for each in trials), "s", **params)
     seconds = statistics.median(each.seconds for each in trials)
     emit(BENCH, f"{change}_s", seconds, "s", **params)
@@ -198,6 +208,16 @@ async def _under_traffic(
     """Return how long rows waited while something is done, and how long before."""
     state_mib = sum(disk_mib(members.directory(name)) for name in MEMBERS)
     probes = Probes(members, _LIVE, keys=plan.keys)
+    with Disturbances(members.of.directory) as disturbances:
+        return await _timed(probes, change, disturbances, state_mib)
+
+
+async def _timed(
+    probes: Probes,
+    change: Callable[[], Awaitable[object]],
+    disturbances: Disturbances,
+    state_mib: float,
+) -> _Trial:
     async with probes.running(PROBES_PER_SECOND, tick_seconds=1 / PROBES_PER_SECOND):
         # The first rows wait for what is only done once.
         calm = time.monotonic() + _SETTLE_SECONDS
@@ -206,9 +226,22 @@ async def _under_traffic(
         await change()
         served = time.monotonic()
         await probes.wait_for(after=served + _SETTLE_SECONDS)
-        pause = probes.latencies(begin, served + _SETTLE_SECONDS / 2)[-1]
+        end = served + _SETTLE_SECONDS / 2
+        pause = probes.latencies(begin, end)[-1]
         before = probes.latencies(calm, begin)[-1]
-    return _Trial(pause, before, served - begin, state_mib)
+        switched = _switched_at(probes.answers, before=begin, behind=end)
+        switch = probes.latencies(switched - _SWITCH_SECONDS, switched + _SWITCH_SECONDS)[-1]
+        disturbed = disturbances.longest(since=begin, until=end)
+    return _Trial(pause, switch, before, served - begin, state_mib, disturbed)
+
+
+def _switched_at(answers: Sequence[Answer], *, before: float, behind: float) -> float:
+    """Return when the member that has come gave its first answer, or the one that has gone its last."""
+    old = {each.pid for each in answers if each.at < before}
+    new = {each.pid for each in answers if each.at > behind}
+    if new - old:
+        return min(each.at for each in answers if each.pid in new - old)
+    return max(each.at for each in answers if each.pid in old - new)
 
 
 async def _merge(members: Members, child: str) -> None:

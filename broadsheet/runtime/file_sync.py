@@ -18,3 +18,15 @@ def sync_content(fd: int) -> None:
         os.fdatasync(fd)
     else:
         os.fsync(fd)
+
+
+def begin_write_back(fd: int, offset: int, size: int) -> None:
+    """Have the system begin to write a range of a file to the disk, and wait for nothing.
+
+    Megabytes that are left to it come at once, in front of whatever another process syncs on the same disk meanwhile:
+    on ext4 even in front of a small append, whose journal waits for them.
+
+    Source: posix_fadvise(2), POSIX_FADV_DONTNEED, which writes changed pages and keeps them.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)

@@ -13,6 +13,7 @@ from pathlib import Path
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.absorption import ChangedNames
 from broadsheet.consumer.keyed.committed_index import CommittedIndex
+from broadsheet.consumer.keyed.early_imports import import_early
 from broadsheet.consumer.keyed.recording import KeyedFiles, ReadTo
 from broadsheet.consumer.keyed.row_index import RowIndex
 from broadsheet.consumer.recoverylog.local_state import LocalState
@@ -100,6 +101,7 @@ class KeyedFollower:
     def _make(self, reader: KeyedFiles) -> None:
         """Make the index from all files, and show it when it is complete."""
         self._replace(None)
+        import_early()
         if self.changed is not None:
             self.changed.begin_round()
         index = CommittedIndex(self._fqn, self._new_index())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
 from broadsheet.consumer.keyed.row_index import RowRange, RowSnapshot
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, STATE, TIMERS
 from broadsheet.wire.key_range import GROUPS, KeyRange
+
+PURGED_BUSY: Final = 250
+"""Rows that a transaction with rows of its own removes: some milliseconds, with its commit."""
+PURGED_IDLE: Final = 1_000
+"""The same of a transaction without rows: rows that come meanwhile wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

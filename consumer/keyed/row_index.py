@@ -29,6 +29,8 @@ Rows = Mapping[bytes, bytes | None]
 BLOCK_CACHE_BYTES: Final = 64 << 20
 """Of blocks of tables, for all indexes of a process together."""
 WRITE_BUFFER_BYTES: Final = 32 << 20
+SYNC_BYTES: Final = 1 << 20
+"""Of a table, after which the system begins to write them to the disk."""
 _BLOOM_BITS: Final = 10
 _ESTIMATES: Final = (
     "rocksdb.estimate-num-keys",
@@ -65,6 +67,10 @@ class RowIndex(Protocol):
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the first items of [begin, end), at most `limit` of them, in order of keys."""
+        ...
+
+    def names(self, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+        """Return the first keys of [begin, end), at most `limit` of them, in order; values may be large."""
         ...
 
     def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -106,6 +112,11 @@ class MemoryIndex:
         with self._lock:
             found = self._rows.irange(begin, end, inclusive=(True, False))
             return [(key, self._rows[key]) for key in islice(found, limit)]
+
+    def names(self, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+        """Return the first keys of [begin, end)."""
+        with self._lock:
+            return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), limit))
 
     def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return a copy of [begin, end)."""
@@ -181,6 +192,8 @@ class RocksIndex:
         options.set_block_based_table_factory(tables)
         # Timers that fired are deletions at the begin of a scan, which would walk over millions of them.
         options.add_compact_on_deletion_collector_factory(_DELETIONS_WINDOW, _DELETIONS_MAX, 0.0)
+        # Otherwise a table comes to the disk as a whole, in front of the appends of a broker on the same one.
+        options.set_bytes_per_sync(SYNC_BYTES)
         fix_options(options)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
@@ -205,6 +218,15 @@ class RocksIndex:
         options.set_iterate_upper_bound(end)
         items = self._database.items(from_key=begin, read_opt=options)
         return list(islice(items, limit))  # type: ignore[arg-type]  # bytes, because of the raw mode
+
+    def names(self, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+        """Return the first keys of [begin, end)."""
+        if end <= begin:
+            return []
+        options = self._new_read_options()
+        options.set_iterate_upper_bound(end)
+        keys = self._database.keys(from_key=begin, read_opt=options)
+        return list(islice(keys, limit))  # type: ignore[arg-type]  # bytes, because of the raw mode
 
     def view(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator of RocksDB, which keeps the database open until it is dropped."""

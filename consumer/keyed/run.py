@@ -36,7 +36,7 @@ from broadsheet.consumer.keyed.grouping import (
 )
 from broadsheet.consumer.keyed.key_codec import KeyCodec
 from broadsheet.consumer.keyed.processor import KeyedProcessor, StateHandle
-from broadsheet.consumer.keyed.purge import Purge
+from broadsheet.consumer.keyed.purge import PURGED_BUSY, PURGED_IDLE, Purge
 from broadsheet.consumer.keyed.queries import StoreQueries
 from broadsheet.consumer.keyed.registry import REGISTRY, REMOVAL, Registry, Removal
 from broadsheet.consumer.keyed.state_queries import AskedState
@@ -249,7 +249,7 @@ class KeyedRun:
         budget = SWEPT_BUSY if had_rows else SWEPT_IDLE
         self._sweep(budget)
         self._remove_rows(budget)
-        self._remove_foreign(budget)
+        self._remove_foreign(PURGED_BUSY if had_rows else PURGED_IDLE)
         self._absorb(budget)
         self._store.put_meta(TIMES, msgspec.msgpack.encode(self._times))
 
@@ -261,9 +261,11 @@ class KeyedRun:
         next_due = None if settings.mode is TimeMode.NONE else self._store.next_timer_ms()
         self.next_due_ms = next_due
         absorption = self._store.absorption
-        removes = bool(self._removal.numbers) or not self._purge.is_over
+        removes = bool(self._removal.numbers)
         removes = removes or (absorption is not None and absorption.has_work)
-        backlog = Backlog(next_due, self._has_expired or removes)
+        backlog = Backlog(
+            next_due, has_expired=self._has_expired or removes, is_purging=not self._purge.is_over
+        )
         after = next_txn_after_ms(
             self._times, settings.mode, settings.rules, backlog, self._now_ms()
         )
@@ -509,9 +511,9 @@ class KeyedRun:
         purge = self._purge
         if purge.is_over:
             return
-        found, behind = self._store.foreign_rows(purge.begin, budget)
-        for name, _ in found:
-            _, end = self._settings.key.decode(name, 1 + GROUP_BYTES)
+        found, behind = self._store.foreign_names(purge.begin, budget)
+        for name in found:
+            end = self._key_end(name)
             self._store.put(name[1:end], name[end:], None)
         self._purge = purge.advanced(behind)
         self._store.put_meta(PURGED, self._purge.encode())

@@ -317,7 +317,7 @@ class KeyedStore:
 
     def names_between(self, begin: bytes, end: bytes) -> list[bytes]:
         """Return the names of the recorded rows in [begin, end) as of the last commit."""
-        return [name for name, _ in all_items(self._required(), begin, end, step=_STEP)]
+        return self._required().names(begin, end, sys.maxsize)
 
     def take_rows(self, rows: Rows, key_end: Callable[[bytes], int]) -> None:
         """Make recorded rows what they are elsewhere, with their entries in the indexes by time.
@@ -341,29 +341,27 @@ class KeyedStore:
     def _entries_with(self, entry: bytes) -> EntryIndex:
         return self._due if entry[:1] == DUE else self._filed
 
-    def foreign_rows(
-        self, begin: bytes, limit: int
-    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Return rows of keys that are not owned, as of the last commit, and where to go on; None: these were the last.
+    def foreign_names(self, begin: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+        """Return names of rows of keys that are not owned, as of the last commit, and where to go on.
 
         Args:
             begin: Where an earlier call said; empty: at the beginning.
             limit: Rows at most.
 
         Returns:
-            (family, group, key and suffix; row) of each.
+            Family, group, key and suffix of each; None in place of the second: these were the last.
         """
-        found: list[tuple[bytes, bytes]] = []
+        found: list[bytes] = []
         for first, end in self._foreign_ranges():
             at = max(first, begin)
             while at < end:
-                part = self._required().scan(at, end, limit - len(found))
+                part = self._required().names(at, end, limit - len(found))
                 found += part
                 if len(found) >= limit:
-                    return found, found[-1][0] + b"\x00"
+                    return found, found[-1] + b"\x00"
                 if not part:
                     break
-                at = part[-1][0] + b"\x00"
+                at = part[-1] + b"\x00"
         return found, None
 
     def _foreign_ranges(self) -> list[tuple[bytes, bytes]]:

@@ -25,6 +25,8 @@ from broadsheet.consumer.keyed.watermark import (
 
 TIMES: Final = b"times"
 """Name under which the times are kept with the state."""
+PURGE_REST_MS: Final = 20
+"""Between two transactions without rows that remove rows of keys which a split has given away."""
 
 
 class TimeMode(Enum):
@@ -136,12 +138,25 @@ class Backlog:
     """The earliest timer; None: there is none."""
     has_expired: bool
     """Expired rows are left, because the transaction's budget of removals is used up."""
+    is_purging: bool = False
+    """Rows are left that a split has given away."""
 
 
 def next_txn_after_ms(
     state: TimeState, mode: TimeMode, rules: WatermarkRules, backlog: Backlog, now_ms: int
 ) -> int | None:
-    """Return after how long a transaction is due though no row comes, ms; None: only with rows.
+    """Return after how long a transaction is due though no row comes, ms; None: only with rows."""
+    after = _time_due_after_ms(state, mode, rules, backlog, now_ms)
+    if not backlog.is_purging:
+        return after
+    # Nobody waits for it, and rows that come should not wait for it either.
+    return PURGE_REST_MS if after is None else min(after, PURGE_REST_MS)
+
+
+def _time_due_after_ms(
+    state: TimeState, mode: TimeMode, rules: WatermarkRules, backlog: Backlog, now_ms: int
+) -> int | None:
+    """Return after how long time asks for a transaction, ms; None: never.
 
     One is due at once if a storm of timers goes on, if expired rows are left, if the rows moved the watermark (also
     those of this transaction, so that its timers need no further row), or if a timer is due that was registered in the

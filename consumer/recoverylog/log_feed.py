@@ -37,7 +37,7 @@ AHEAD_BYTES: Final = 8 << 20
 """Bytes read and not taken yet at which a feed stops reading; of each feed."""
 LINGER_SECONDS: Final = 0.05
 """Delay with which a feed at the write head receives new content: five or ten transactions of a busy shard are then one
-message, and one step of its standby. A feed does not linger once a hand-over waits for it.
+message, and one step of its standby. A feed does not linger once a hand-over, or a mark, is waited for.
 """
 
 

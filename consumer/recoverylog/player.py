@@ -223,13 +223,15 @@ class Player:
     def stop_at_mark(self, path: str) -> None:
         """Have `run` return behind the operation that sets a property, which was not recorded yet.
 
-        What its recorder appends behind it is not played. If it is to be handed over before, that is done.
+        What its recorder appends behind it is not played. If it is to be handed over before, that is done. From now on
+        the log is read without delay, because its recorder rests until the mark is played.
 
         Args:
             path: Of the property.
         """
         self._mark = self._playback.mark = path
         self._tell("stop_at_mark", path)
+        self._wake.set()
 
     def _end(self) -> None:
         self._copies.refuse()
@@ -368,12 +370,12 @@ class Player:
             self._playback.position,
             group,
             self._wake.set,
-            linger_seconds=LINGER_SECONDS if self._state is PlayerState.PLAYING else 0.0,
+            linger_seconds=0.0 if self._is_awaited else LINGER_SECONDS,
         )
         # Before anything is read: what is dead in front of the first jump would be read by the way.
         feeds.prepare(self._playback.upcoming)
         while not self._is_over():
-            if self._state is not PlayerState.PLAYING:
+            if self._is_awaited:
                 feeds.hurry(self._playback.position)
             if self._at_head():
                 await self._on_head()
@@ -452,6 +454,11 @@ class Player:
             self._playback.go_to(seek)
             self._tell("jumped")
         feeds.prepare(self._playback.upcoming)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Report whether somebody waits for the end of the playback."""
+        return self._state is not PlayerState.PLAYING or bool(self._mark)
 
     async def _wait(self) -> None:
         """Wait for more to read, or to be asked to end, if that is not so already."""

@@ -28,12 +28,15 @@ from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.recoverylog.follower import FollowedFiles, StandbyFollower
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
+from broadsheet.runtime.file_sync import begin_write_back
 
 STAGING: Final = ".fnodes"
 DESCRIPTORS_MAX: Final = 16
 """Staged files held open at a time: a process may stand by for hundreds of shards, and stores write few at once."""
 BUFFERS_MAX: Final = 256
 """Maximum contiguous writes that one system call performs; below IOV_MAX of every system."""
+WRITE_BACK_BYTES: Final = 256 << 10
+"""A run of writes of so many bytes is given to the disk at once, and not left to the system's own time."""
 CHUNK_BYTES: Final = 16 << 20
 """Bytes copied at a time; a standby that is being promoted waits for no more than one chunk."""
 _FICLONE: Final = 0x40049409
@@ -194,7 +197,11 @@ class PlayedFiles:
         """
         for change in _runs(changes):
             if isinstance(change, list):
-                self._write(self._descriptor(change[0].fnode), change)
+                descriptor = self._descriptor(change[0].fnode)
+                self._write(descriptor, change)
+                size = sum(len(each.content) for each in change)
+                if size >= WRITE_BACK_BYTES:
+                    begin_write_back(descriptor, change[0].offset, size)
             elif isinstance(change, CreateFile):
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 self._keep(change.fnode, os.open(self._staged(change.fnode), flags, 0o600))

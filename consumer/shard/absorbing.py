@@ -310,11 +310,12 @@ class Absorbing:
         # A cancellation is none: then the attempt ends, and nothing may be read before the next one has decided.
         except Exception as error:
             failure = error
-        # No flip of this attempt can succeed behind it, whatever became of our request.
-        await release_hold(self._environment, absorbed, encode_hold(hold))
-        await see_spec(self._environment, self._shard.id)
         if failure is None:
             await self._transactions.on_worker(store.stop_absorbing)
+        else:
+            # No flip of this attempt can succeed behind it, whatever became of our request.
+            await release_hold(self._environment, absorbed, encode_hold(hold))
+            await see_spec(self._environment, self._shard.id)
         self._transactions.unbound()
         self._transactions.go_on()
         self._transactions.standstill.release()
@@ -416,7 +417,7 @@ class Absorbing:
                 "changed"
             )
         _log.info("merge.committed", shard=self._shard.id, absorbed=flip.absorbed.id)
-        await self._environment.key_space.wait_for_revision(result.header.revision)
+        await self._environment.key_space.read_back(result.header.revision)
 
     # -- how far it is
 

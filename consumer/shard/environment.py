@@ -44,6 +44,14 @@ class RevisionWaiter(Protocol):
         ...
 
 
+class WriteReader(RevisionWaiter, Protocol):
+    """The part of the key space that lets a shard read writes for which others wait."""
+
+    async def read_back(self, revision: int) -> None:
+        """Return once the mirror has applied our own write at `revision`, which is not held back with others."""
+        ...
+
+
 class ParentCaller(Protocol):
     """Reaches the primary of a shard that is split or absorbed, wherever it is."""
 
@@ -151,7 +159,7 @@ class ShardEnvironment:
     journals: JournalClient
     etcd: Etcd
     keys: Keys
-    key_space: RevisionWaiter
+    key_space: WriteReader
     clock: Clock
     metrics: ShardMetrics
     deaths: CrashHistory

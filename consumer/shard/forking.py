@@ -119,6 +119,8 @@ class Forking:
             attempt = self._environment.random_bytes(ATTEMPT_BYTES).hex()
             hold = ForkHold(child=self._shard.id, attempt=attempt)
             child, child_revision = await self._own_spec()
+            # Before the parent rests: whatever can be done already makes its rest shorter.
+            await self._recovery.open_own_log()
             self._recovery.end_at(mark_of(attempt))
             try:
                 assignment = await self._ask(hold, child_revision)
@@ -257,7 +259,7 @@ class Forking:
             )
         _log.info("split.committed", shard=self._shard.id, parent=self._parent, owned=str(given))
         # Until the mirror shows it, our spec is still a fork's.
-        await self._environment.key_space.wait_for_revision(result.header.revision)
+        await self._environment.key_space.read_back(result.header.revision)
 
     async def _report(self) -> None:
         kv = await self._record()

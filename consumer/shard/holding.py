@@ -367,7 +367,7 @@ async def see_spec(environment: ShardEnvironment, shard_id: str) -> None:
             continue
         if not found:
             raise AssignmentLostError(f"shard {shard_id} was deleted, or absorbed by another one")
-        await environment.key_space.wait_for_revision(found[0].mod_revision)
+        await environment.key_space.read_back(found[0].mod_revision)
         return
 
 

@@ -199,17 +199,28 @@ class Recovery:
             raise recovered
         return recovered.directory
 
+    async def open_own_log(self) -> None:
+        """Check our own log, and have its broker open it, which takes longer than an append does later.
+
+        Raises:
+            ServiceError: it is no recovery log, or cannot be appended to.
+        """
+        await self._check_log(self._log)
+        await self._environment.journals.append(self._log, b"")
+
     async def fork(self) -> tuple[HintKeeper, FSMHints]:
         """Go on in our own log from the mark in the parent's; return our hints, and what keeps them.
 
         The hints end in our own log, and all that they cover is durable.
+
+        Requires:
+            `open_own_log` was called.
 
         Raises:
             HintsError: our log is one of the parent's history, so that the hints would be out of order.
             ServiceError: the parent's log cannot be played, or ours cannot be appended to.
             OSError: as of the disk.
         """
-        await self._check_log(self._log)
         recovered = await asyncio.shield(self._outcome)
         if isinstance(recovered, BaseException):
             raise recovered

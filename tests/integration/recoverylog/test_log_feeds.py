@@ -259,6 +259,25 @@ async def test_player_lingers_at_the_head_until_it_is_asked_to_end(
         assert set(watched.lingers) == {0}
 
 
+async def test_player_asked_to_end_at_a_mark_lingers_no_more_before_the_mark_is_there(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """Who records the mark rests until it is played, so each millisecond of a delay is one of its keys."""
+    hints, _ = await log_with_gaps(journals, tmp_path, fork=True)
+    async with Watched(journals.address) as watched, TaskGroup() as group:
+        watched.player = player = Player(watched, hints, tmp_path / "played")
+        group.start_soon(player.run(), name="play")
+        await player.tailing.wait()
+        reads = len(watched.reads)
+        player.stop_at_mark("/.broadsheet-fork.1")
+
+        await eventually(lambda: len(watched.reads) > reads)
+
+        assert watched.reads[reads:] == [(SECOND, watched.played_to[-1])]
+        assert watched.lingers[reads:] == [0]
+        group.stop()
+
+
 async def test_reader_that_would_linger_too_long_is_refused(journals: JournalClient) -> None:
     """The error names the argument and its bounds."""
     with pytest.raises(

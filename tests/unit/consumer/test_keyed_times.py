@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from broadsheet.consumer.keyed import KeyedProcessor, KeyRows, StateHandle, TxnTime
 from broadsheet.consumer.keyed.ttl import filed_at
 from broadsheet.consumer.keyed.txn_time import (
+    PURGE_REST_MS,
     Backlog,
     TimeMode,
     TimeState,
@@ -102,6 +103,26 @@ def test_next_transaction_is_due_when_a_timer_is(
     backlog = Backlog(due, has_expired=False)
 
     assert next_txn_after_ms(state, mode, WatermarkRules(), backlog, now) == after
+
+
+@pytest.mark.parametrize(
+    ("mode", "due", "after"),
+    [
+        (TimeMode.NONE, None, PURGE_REST_MS),
+        (TimeMode.PROCESSING, 2_000, PURGE_REST_MS),
+        (TimeMode.PROCESSING, 1_005, 5),
+        (TimeMode.EVENT, 90, 0),
+    ],
+)
+def test_removal_of_rows_that_a_split_gave_away_rests_between_two_transactions(
+    mode: TimeMode, due: int | None, after: int
+) -> None:
+    """Nobody waits for it, while rows would wait for it; but timers are not later for its sake."""
+    state = TimeState(batch_ms=1000, watermark_ms=90, late_ms=90, sources={A: SourceTime(1000, 90)})
+
+    backlog = Backlog(due, has_expired=False, is_purging=True)
+
+    assert next_txn_after_ms(state, mode, WatermarkRules(), backlog, 1000) == after
 
 
 def test_filed_time_is_soon_after_the_expiry_and_moves_seldom() -> None:

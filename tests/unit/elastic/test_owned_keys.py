@@ -13,6 +13,7 @@ import pytest
 from broadsheet.consumer.keyed import KeyedProcessor, KeyRows, StateHandle, TxnTime
 from broadsheet.consumer.keyed.absorption import KEY_TYPES, ChangedNames
 from broadsheet.consumer.keyed.committed_index import CommittedIndex
+from broadsheet.consumer.keyed.purge import PURGED_BUSY, PURGED_IDLE
 from broadsheet.consumer.keyed.recording import KeyedFrame
 from broadsheet.consumer.keyed.registry import REGISTRY
 from broadsheet.consumer.keyed.row_index import MemoryIndex
@@ -207,10 +208,19 @@ def test_survivor_of_a_merge_goes_on_with_the_values_timers_and_expiries_of_both
 
 def _rows_of(lives: Lives) -> dict[bytes, bytes]:
     """Return all rows of keys, also those that are hidden, as of the last commit."""
-    hidden, _ = lives.store.foreign_rows(b"", 1 << 20)
+    names, _ = lives.store.foreign_names(b"", 1 << 20)
+    hidden = {name: _committed(lives, name) for name in names}
     with lives.store.view() as view:
         rows = {STATE + name: row for name, row in view.rows()}
-        return rows | {TIMERS + name: row for name, row in view.timers()} | dict(hidden)
+        return rows | {TIMERS + name: row for name, row in view.timers()} | hidden
+
+
+def _committed(lives: Lives, name: bytes) -> bytes:
+    # Where the suffix of a state's row begins does not matter to its name.
+    place, suffix = (name[1:], b"") if name[:1] == TIMERS else (name[1:-1], name[-1:])
+    row = lives.store.committed(place, suffix)
+    assert row is not None
+    return row
 
 
 class Reminders(KeyedProcessor):
@@ -233,3 +243,20 @@ class Reminders(KeyedProcessor):
         """Report."""
         del time
         yield (*key, expiry_ms, self._count.get())
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_removal_of_foreign_rows_keeps_rows_that_come_waiting_only_briefly(
+    tmp_path: Path, rows: int
+) -> None:
+    """Right behind a split all of them are left, and rows wait since it began."""
+    lives = Lives(tmp_path, Sums, settings_of(ROWS, "user string", mode=TimeMode.EVENT))
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    lives.transact([(f"user-{number}", at) for number in range(3 * PURGED_IDLE)])
+    lives.owned = HALVES[1]
+    before = len(_rows_of(lives))
+
+    lives.transact([("user-1", at)] * rows)
+
+    assert before - len(_rows_of(lives)) == (PURGED_BUSY if rows else PURGED_IDLE)
+    lives.end()

@@ -12,10 +12,10 @@ converted before either sees them, to types that keep every value:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broadsheet.runtime.errors import ValidationError
 
@@ -102,6 +102,10 @@ def table_rows(rows: pa.Table, kept: pa.Schema | None = None) -> pa.Table:
     Raises:
         ValidationError: a value would lose digits, or does not fit the table's column; the column is named.
     """
+    names = rows.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise ValidationError(name, "expected one column of this name")
     schema = table_schema(rows.schema)
     columns, fields = [], []
     for field in schema:
@@ -111,9 +115,61 @@ def table_rows(rows: pa.Table, kept: pa.Schema | None = None) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def added_columns(kept: pa.Schema, rows: pa.Schema) -> list[pa.Field]:
-    """Return the columns of rows that a table lacks."""
-    return [each for each in rows if kept.get_field_index(each.name) < 0]
+def adds_columns(kept: pa.Schema, rows: pa.Schema) -> bool:
+    """Tell whether rows of `table_rows` have columns, or nested fields, that a table lacks."""
+    return any(
+        kept.get_field_index(each.name) < 0 or _adds_fields(kept.field(each.name).type, each.type)
+        for each in rows
+    )
+
+
+def _adds_fields(had: pa.DataType, new: pa.DataType) -> bool:
+    if pa.types.is_struct(had):
+        return any(
+            had.get_field_index(each.name) < 0
+            or _adds_fields(had.field(had.get_field_index(each.name)).type, each.type)
+            for each in new
+        )
+    if pa.types.is_map(had):
+        return _adds_fields(had.key_type, new.key_type) or _adds_fields(
+            had.item_type, new.item_type
+        )
+    return pa.types.is_nested(had) and _adds_fields(had.value_type, new.value_type)
+
+
+def united(before: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """Return the columns of several runs of rows of one transaction, which a table may lack.
+
+    Raises:
+        ValidationError: a column has types in the two of which none holds the values of both; it is named.
+    """
+    fields = {each.name: each for each in before}
+    for each in rows:
+        known = fields.get(each.name, each)
+        try:
+            pair = [pa.schema([known]), pa.schema([each])]
+            fields[each.name] = pa.unify_schemas(pair, promote_options="permissive").field(0)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise ValidationError(
+                each.name,
+                f"expected {known.type}, which rows before it in the transaction have, got {each.type}",
+            ) from error
+    return pa.schema(list(fields.values()))
+
+
+def require_names_beside(kept: Iterable[str], rows: Iterable[str]) -> None:
+    """Refuse names that a table takes for one, because they differ in their case alone.
+
+    Raises:
+        ValidationError: there are two; the later one is named.
+    """
+    known = {name.casefold(): name for name in kept}
+    for name in rows:
+        other = known.setdefault(name.casefold(), name)
+        if other != name:
+            raise ValidationError(
+                name, f"expected a name that differs from column {other!r} in more than its case"
+            )
 
 
 _WIDENED: Final = (
@@ -128,32 +184,79 @@ def _agreed(field: pa.Field, kept: pa.Schema | None) -> pa.DataType:
     index = -1 if kept is None else kept.get_field_index(field.name)
     if kept is None or index < 0:
         return field.type
-    had = kept.field(index).type
-    if had == field.type or (field.type, had) in _WIDENED or pa.types.is_nested(had):
+    return _fitted(kept.field(index).type, field.type, field.name)
+
+
+def _fitted(had: pa.DataType, new: pa.DataType, column: str) -> pa.DataType:
+    """Return the table's type, with the nested fields of the rows' behind its own, if the rows' fits into it."""
+    types = pa.types
+    if had == new or (new, had) in _WIDENED:
         return had
+    if types.is_struct(had) and types.is_struct(new):
+        return _fitted_struct(had, new, column)
+    if types.is_map(had) and types.is_map(new):
+        key, item = had.key_field, had.item_field
+        return pa.map_(
+            key.with_type(_fitted(key.type, new.key_type, f"{column}.key")),
+            item.with_type(_fitted(item.type, new.item_type, f"{column}.value")),
+        )
+    if _is_list(had) and _is_list(new):
+        element = had.value_field
+        return pa.list_(
+            element.with_type(_fitted(element.type, new.value_type, f"{column}.element"))
+        )
     # Values may fit all the same: a number that is too large is refused by the conversion, and named.
-    if pa.types.is_integer(had) and pa.types.is_integer(field.type):
+    if types.is_integer(had) and types.is_integer(new):
         return had
-    if pa.types.is_floating(had) and pa.types.is_integer(field.type):
+    if types.is_floating(had) and types.is_integer(new):
         return had
-    if pa.types.is_timestamp(had) and pa.types.is_timestamp(field.type) and had.tz == field.type.tz:
+    if types.is_timestamp(had) and types.is_timestamp(new) and had.tz == new.tz:
         return had
-    raise ValidationError(
-        field.name, f"expected {had}, which the table's column has, got {field.type}"
-    )
+    if table_type(had, column) == table_type(new, column):
+        return had  # A table's reader may have it in another size.
+    raise ValidationError(column, f"expected {had}, which the table's column has, got {new}")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _fitted_struct(had: pa.DataType, new: pa.DataType, column: str) -> pa.DataType:
+    ours = [had.field(at) for at in range(had.num_fields)]
+    fields = [
+        field
+        if (at := new.get_field_index(field.name)) < 0
+        else field.with_type(_fitted(field.type, new.field(at).type, f"{column}.{field.name}"))
+        for field in ours
+    ]
+    names = {field.name for field in ours}
+    return pa.struct([*fields, *(each for each in new if each.name not in names)])
 
 
 def _converted(column: Any, wanted: pa.DataType, name: str) -> Any:  # Any: Arrow has no types here.
-    kind = column.type
     try:
-        if pa.types.is_time(kind) or pa.types.is_duration(kind):
-            fine = pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
-            return column.cast(fine).cast(pa.int64())
-        if pa.types.is_float16(kind) or pa.types.is_dictionary(kind):
-            plain = pa.float32() if pa.types.is_float16(kind) else kind.value_type
-            return pc.cast(column, plain).cast(wanted)
-        return column.cast(wanted)
+        return column.cast(_fine_type(column.type)).cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValidationError(
             name, f"expected values that fit {wanted}, the column's type in the table: {error}"
         ) from error
+
+
+def _fine_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type by whose values a type's become those of `table_type`, also within lists, maps and structs."""
+    types = pa.types
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_dictionary(kind):
+        return _fine_type(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_fine_type(each.type)) for each in kind])
+    if types.is_map(kind):
+        return pa.map_(_fine_type(kind.key_type), _fine_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_fine_type(kind.value_type))
+    return kind

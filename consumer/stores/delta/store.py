@@ -31,7 +31,12 @@ from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.delta.fence import checkpoint_file, checkpoints_directory
 from broadsheet.consumer.stores.delta.files import TableFiles
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
-from broadsheet.consumer.stores.table_columns import table_rows, table_schema
+from broadsheet.consumer.stores.table_columns import (
+    require_names_beside,
+    table_rows,
+    table_schema,
+    united,
+)
 from broadsheet.consumer.stores.table_version import TableVersion, version_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture
@@ -80,6 +85,8 @@ class DeltaStore:
         self._handle: DeltaTable | None = None
         self._version = TableVersion()
         self._rows: list[pa.Table] = []
+        self._pending = pa.schema([])
+        """Columns of the running transaction's rows."""
         self._closed = False
 
     def append(self, rows: pa.Table) -> None:
@@ -90,12 +97,17 @@ class DeltaStore:
         """
         if self._handle is None:
             raise StoreClosedError(self._fqn)
-        self._rows.append(table_rows(rows, self._schema))
+        kept = table_rows(rows, self._schema)
+        pending = united(self._pending, kept.schema)
+        # Delta has no two columns whose names differ in their case alone.
+        require_names_beside(self._schema.names if self._schema else (), pending.names)
+        self._pending = pending
+        self._rows.append(kept)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Take the table from the holders before, by a commit without rows, and return the last checkpoint."""
         del shard
-        self._rows = []
+        self._rows, self._pending = [], pa.schema([])
         if self._closed:
             raise StoreClosedError(self._fqn)
         with _errors_named(self._fqn, self._table):
@@ -119,7 +131,7 @@ class DeltaStore:
     ) -> OpFuture:
         """Append the rows so far, and the checkpoint, in one commit of the table, after `wait_for`."""
         del shard
-        rows, self._rows = self._rows, []
+        rows, self._rows, self._pending = self._rows, [], pa.schema([])
         steps = CommitSteps(
             write=partial(self._commit, rows, checkpoint.SerializeToString()),
             tidy=self._remove_old_checkpoints,

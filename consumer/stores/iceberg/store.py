@@ -36,7 +36,12 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
-from broadsheet.consumer.stores.table_columns import added_columns, table_rows, table_schema
+from broadsheet.consumer.stores.table_columns import (
+    adds_columns,
+    table_rows,
+    table_schema,
+    united,
+)
 from broadsheet.consumer.stores.table_version import TableVersion, version_of
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint
@@ -79,6 +84,8 @@ class IcebergStore:
         self._table: Table | None = None
         self._version = TableVersion()
         self._rows: list[pa.Table] = []
+        self._pending = pa.schema([])
+        """Columns of the running transaction's rows."""
         self._closed = False
 
     def append(self, rows: pa.Table) -> None:
@@ -89,12 +96,14 @@ class IcebergStore:
         """
         if self._table is None:
             raise StoreClosedError(self._fqn)
-        self._rows.append(table_rows(rows, self._schema))
+        kept = table_rows(rows, self._schema)
+        self._pending = united(self._pending, kept.schema)
+        self._rows.append(kept)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Take the table from the holders before, by a snapshot without rows, and return the last checkpoint."""
         del shard
-        self._rows = []
+        self._rows, self._pending = [], pa.schema([])
         if self._closed:
             raise StoreClosedError(self._fqn)
         with _errors_named(self._fqn, self._name):
@@ -114,7 +123,7 @@ class IcebergStore:
     ) -> OpFuture:
         """Append the rows so far, and the checkpoint, in one commit of the table, after `wait_for`."""
         del shard
-        rows, self._rows = self._rows, []
+        rows, self._rows, self._pending = self._rows, [], pa.schema([])
         write = partial(self._commit, rows, checkpoint.SerializeToString())
         return self._commits.start(CommitSteps(write=write), wait_for)
 
@@ -210,7 +219,7 @@ class IcebergStore:
         joined = pa.concat_tables(rows, promote_options="permissive") if rows else None
         try:
             with table.transaction() as transaction:
-                if joined is not None and added_columns(schema, joined.schema):
+                if joined is not None and adds_columns(schema, joined.schema):
                     with transaction.update_schema() as update:
                         update.union_by_name(joined.schema)
                 transaction.append(

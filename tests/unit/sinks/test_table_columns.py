@@ -9,7 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.stores.table_columns import table_rows, table_schema
+from broadsheet.consumer.stores.table_columns import (
+    adds_columns,
+    require_names_beside,
+    table_rows,
+    table_schema,
+    united,
+)
 from broadsheet.consumer.stores.table_version import TableVersion, version_of
 from broadsheet.runtime.errors import ValidationError
 
@@ -113,3 +119,76 @@ def test_version_of_the_next_holder_is_above_all_of_the_one_before() -> None:
             assert version_of(version.encoded) == version
             assert version.encoded < taken.taken_over().encoded
     assert version_of(None) == TableVersion()
+
+
+_X, _Y = pa.field("x", pa.int64()), pa.field("y", pa.string())
+
+
+@pytest.mark.parametrize(
+    ("had", "value", "kept"),
+    [
+        (pa.struct([_X]), {"x": 1, "y": "a"}, pa.struct([_X, _Y])),
+        (pa.struct([_X, _Y]), {"x": 1}, pa.struct([_X, _Y])),
+        (pa.struct([_Y, _X]), {"x": 1, "y": "a"}, pa.struct([_Y, _X])),
+        (pa.list_(pa.struct([_X])), [{"x": 1, "y": "a"}], pa.list_(pa.struct([_X, _Y]))),
+        (
+            pa.struct([pa.field("deep", pa.struct([_X]))]),
+            {"deep": {"x": 1, "y": "a"}},
+            pa.struct([pa.field("deep", pa.struct([_X, _Y]))]),
+        ),
+    ],
+)
+def test_nested_field_that_a_table_lacks_is_added(
+    had: pa.DataType, value: object, kept: pa.DataType
+) -> None:
+    """A cast to the table's type alone would drop what that does not have, in silence."""
+    before = pa.schema([("c", had)])
+    rows = table_rows(pa.table({"c": [value]}), before)
+    assert rows.schema.field("c").type == kept
+    assert adds_columns(before, rows.schema) == (kept != had)
+    (found,) = rows.to_pylist()
+    wanted = pa.array([value], kept).to_pylist()
+    assert found["c"] == wanted[0]
+
+
+def test_field_of_a_map_that_a_table_lacks_is_added() -> None:
+    """So it is in values of maps."""
+    narrow = pa.map_(pa.string(), pa.struct([_X]))
+    wide = pa.map_(pa.string(), pa.struct([_X, _Y]))
+    value = [("k", {"x": 1, "y": "a"})]
+    before = pa.schema([("c", narrow)])
+    rows = table_rows(pa.table({"c": pa.array([value], wide)}), before)
+    assert adds_columns(before, rows.schema)
+    assert rows.to_pylist() == [{"c": value}]
+
+
+def test_nested_value_of_another_type_is_named() -> None:
+    """Text that happens to be digits is no number."""
+    had = pa.schema([("c", pa.struct([_X]))])
+    with pytest.raises(ValidationError, match=r"^c\.x: expected int64, .* got string"):
+        table_rows(pa.table({"c": [{"x": "12"}]}), had)
+
+
+def test_nested_times_have_the_unit_of_others() -> None:
+    """Seconds and milliseconds would be kept as they are, and read as microseconds."""
+    kind = pa.struct(
+        [("t", pa.time32("s")), ("d", pa.duration("ms")), ("l", pa.list_(pa.time32("ms")))]
+    )
+    value = {"t": time(0, 0, 1), "d": timedelta(milliseconds=2), "l": [time(0, 0, 0, 3000)]}
+    rows = table_rows(pa.table({"c": pa.array([value], kind)}))
+    assert rows.to_pylist() == [{"c": {"t": 1_000_000, "d": 2_000, "l": [3_000]}}]
+
+
+def test_rows_of_one_transaction_have_types_that_hold_all() -> None:
+    """A column that the table lacks becomes wide enough, or is named before anything is committed."""
+    whole, broken = pa.schema([("c", pa.int64())]), pa.schema([("c", pa.string())])
+    assert united(whole, pa.schema([("c", pa.float64())])).field("c").type == pa.float64()
+    with pytest.raises(ValidationError, match=r"^c: expected int64, .* got string"):
+        united(whole, broken)
+
+
+def test_names_that_differ_in_their_case_are_refused_where_they_are_one() -> None:
+    """Delta would refuse the commit, again and again."""
+    require_names_beside(["a"], ["a", "b"])
+    with pytest.raises(ValidationError, match=r"^A: expected a name that differs from column 'a'"):
+        require_names_beside(["a"], ["b", "A"])

@@ -102,6 +102,12 @@ class RegisterMismatchError(JournalError):
         self.registers = registers
 
 
+class TransactionRolledBackError(JournalError):
+    """An operator rolled this writer's transaction back: readers have dropped it. Publish it again as a new one."""
+
+    problem = "takes no more of this transaction: an operator has rolled it back"
+
+
 class OffsetNotYetAvailableError(JournalError):
     """A non-blocking read reached the write head."""
 

@@ -9,7 +9,8 @@ then they show all of them, or, after `roll_back`, none.
                            publish … flush … roll_back          ► readers show none of them
 
 A journal may be divided meanwhile: it refuses the first append of a transaction, and each one without, and the writer
-publishes those messages into its parts (`broadsheet.journals.message.division`).
+publishes those messages into its parts (`broadsheet.journals.message.division`). An operator may roll back a
+transaction whose program seems to be dead: if it is not, its next append is refused (`TransactionRolledBackError`).
 
 An append whose answer was lost is sent again as it is: readers that sequence messages by UUIDs count the copy once.
 Each transaction has a producer of its own, so that a late copy of its acknowledgement cannot undo a later one.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping as MappingOf, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -30,12 +32,16 @@ from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     JournalError,
     RegisterMismatchError,
+    TransactionRolledBackError,
 )
 from broadsheet.journals.message.batch import batch_of
 from broadsheet.journals.message.division import UNDIVIDED, is_divided
 from broadsheet.journals.message.partitioning import MappedJournal, Mapping
 from broadsheet.journals.message.publisher import PendingAppend, Publisher
+from broadsheet.journals.message.rollback import is_rolled_back, not_rolled_back
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import selector, union
 
 REPEATS_MAX: Final = 5
 """Repetitions of an append whose answer was lost."""
@@ -118,6 +124,7 @@ class MessageWriter:
 
         Raises:
             AppendOutcomeUnknownError: it is not known whether the messages of a journal are there.
+            TransactionRolledBackError: an operator has rolled the transaction back in a journal.
             JournalError: a journal refused them. Those of other journals may be there: see `published`.
             EndpointError: no broker could be reached.
         """
@@ -154,7 +161,7 @@ class MessageWriter:
         the other: if this fails, the transaction is shown in those that come before the one of the error.
 
         Raises:
-            AppendOutcomeUnknownError, JournalError, EndpointError: see `flush`.
+            AppendOutcomeUnknownError, TransactionRolledBackError, JournalError, EndpointError: see `flush`.
         """
         await self.flush()
         for intent in self._publisher.build_ack_intents():
@@ -175,8 +182,20 @@ class MessageWriter:
         rollbacks = self._publisher.take_rollbacks()
         for rollback in rollbacks:
             if rollback.journal in appended:
-                await self._append(rollback.journal, [rollback.content], 0, is_acknowledgement=True)
+                with suppress(TransactionRolledBackError):  # An operator did it.
+                    await self._append(
+                        rollback.journal, [rollback.content], 0, is_acknowledgement=True
+                    )
         self._begin_again()
+
+    def _demanded(self, *, has_begun: bool) -> LabelSelector | None:
+        """Return what an append demands of a journal's registers."""
+        if not self._transaction:
+            return None if has_begun else UNDIVIDED
+        excluded = not_rolled_back(self._publisher.producer_id)
+        if not has_begun:
+            excluded = union(UNDIVIDED.exclude, excluded)
+        return selector(exclude=excluded)
 
     def _begin_again(self) -> None:
         self._publisher = Publisher(self._clock, new_producer_id())
@@ -195,7 +214,8 @@ class MessageWriter:
         repeats = 0
         # A transaction that has begun in a journal ends there: the journal is sealed behind it.
         has_begun = is_acknowledgement or (self._transaction and journal in self._published)
-        check = None if has_begun else UNDIVIDED
+        producer = self._publisher.producer_id
+        check = self._demanded(has_begun=has_begun)
         while True:
             try:
                 appended = await self._journals.append(journal, content, check_registers=check)
@@ -207,6 +227,10 @@ class MessageWriter:
                 if repeats > REPEATS_MAX:
                     raise
             except RegisterMismatchError as error:
+                if self._transaction and is_rolled_back(error.registers, producer):
+                    raise TransactionRolledBackError(
+                        journal, "call roll_back(), and publish its messages again"
+                    ) from error
                 if not repeats:
                     raise
                 # What an earlier copy may have brought in would come twice if it was published into the parts, too.

@@ -163,6 +163,7 @@ def keyed() -> None:
                 "quarantined": "List unknown entries that the broker moved to quarantine.",
                 "read": "Write a journal's bytes to standard output.",
                 "reset-head": "Accept that the end of journals was lost.",
+                "roll-back": "Roll back a transaction that a dead program left open.",
                 "split": "Divide the keys of a journal among two new ones, while it is written and read.",
                 "splits": "Show the divisions of journals that are under way.",
                 "suspend": "Suspend journals that receive no appends.",

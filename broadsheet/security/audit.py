@@ -89,6 +89,14 @@ _AUDITED: Mapping[str, tuple[str, _Describe]] = {
             None if request.dry_run else {"journal": request.journal, "at_group": request.at_group}
         ),
     ),
+    "/broadsheet.v1.ElasticService/RollBackTransaction": (
+        "roll_back_transaction",
+        lambda request: (
+            None
+            if request.dry_run
+            else {"journal": request.journal, "producer": f"{request.producer:012x}"}
+        ),
+    ),
     "/broadsheet.v1.ElasticService/LeaveJournal": (
         "leave_journal",
         lambda request: {"shard": request.shard, "journal": request.journal},

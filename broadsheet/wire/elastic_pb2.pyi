@@ -775,3 +775,65 @@ class SourceProgressResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceProgressResponse: _TypeAlias = SourceProgressResponse  # noqa: Y015
+
+@_typing.final
+class RollBackTransactionRequest(_message.Message):
+    """RollBackTransactionRequest names the transaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    producer: _builtins.int
+    """Who published it: 48 bits, as `ListJournalSplits` tells."""
+    dry_run: _builtins.bool
+    """Tell the transaction, and change nothing."""
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        producer: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "journal", b"journal", "producer", b"producer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackTransactionRequest: _TypeAlias = RollBackTransactionRequest  # noqa: Y015
+
+@_typing.final
+class RollBackTransactionResponse(_message.Message):
+    """RollBackTransactionResponse is the transaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    BEGAN_UNIX_SECONDS_FIELD_NUMBER: _builtins.int
+    LATEST_UNIX_SECONDS_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.int
+    """Offset of its first message in the journal, bytes."""
+    began_unix_seconds: _builtins.float
+    """Of its first and last message there, by the producer's clock, seconds since the Unix epoch."""
+    latest_unix_seconds: _builtins.float
+    end: _builtins.int
+    """Offset behind its rollback, bytes; 0 of a dry run."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.int = ...,
+        began_unix_seconds: _builtins.float = ...,
+        latest_unix_seconds: _builtins.float = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_unix_seconds", b"began_unix_seconds", "begin", b"begin", "end", b"end", "latest_unix_seconds", b"latest_unix_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackTransactionResponse: _TypeAlias = RollBackTransactionResponse  # noqa: Y015

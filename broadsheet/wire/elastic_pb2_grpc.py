@@ -85,6 +85,11 @@ class ElasticServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.FromString,
                 _registered_method=True)
+        self.RollBackTransaction = channel.unary_unary(
+                '/broadsheet.v1.ElasticService/RollBackTransaction',
+                request_serializer=consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionResponse.FromString,
+                _registered_method=True)
         self.PrepareFork = channel.unary_unary(
                 '/broadsheet.v1.ElasticService/PrepareFork',
                 request_serializer=consumer_dot_protocol_dot_elastic__pb2.PrepareForkRequest.SerializeToString,
@@ -168,6 +173,14 @@ class ElasticServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RollBackTransaction(self, request, context):
+        """RollBackTransaction has readers of a journal drop a transaction that a dead program left open there, or tells what it
+        would do. Any member can be asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareFork(self, request, context):
         """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other.
         """
@@ -227,6 +240,11 @@ def add_ElasticServiceServicer_to_server(servicer, server):
                     servicer.SourceProgress,
                     request_deserializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.SerializeToString,
+            ),
+            'RollBackTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBackTransaction,
+                    request_deserializer=consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionResponse.SerializeToString,
             ),
             'PrepareFork': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareFork,
@@ -505,6 +523,33 @@ class ElasticService(object):
             '/broadsheet.v1.ElasticService/SourceProgress',
             consumer_dot_protocol_dot_elastic__pb2.SourceProgressRequest.SerializeToString,
             consumer_dot_protocol_dot_elastic__pb2.SourceProgressResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBackTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.ElasticService/RollBackTransaction',
+            consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionRequest.SerializeToString,
+            consumer_dot_protocol_dot_elastic__pb2.RollBackTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,10 @@ class ElasticServiceStub:
     """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
     read beyond that is committed soon. Members ask each other.
     """
+    RollBackTransaction: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.RollBackTransactionRequest, _elastic_pb2.RollBackTransactionResponse]
+    """RollBackTransaction has readers of a journal drop a transaction that a dead program left open there, or tells what it
+    would do. Any member can be asked.
+    """
     PrepareFork: _grpc.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
 
@@ -88,6 +92,10 @@ class ElasticServiceAsyncStub(ElasticServiceStub):
     SourceProgress: _aio.UnaryUnaryMultiCallable[_elastic_pb2.SourceProgressRequest, _elastic_pb2.SourceProgressResponse]  # type: ignore[assignment]
     """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
     read beyond that is committed soon. Members ask each other.
+    """
+    RollBackTransaction: _aio.UnaryUnaryMultiCallable[_elastic_pb2.RollBackTransactionRequest, _elastic_pb2.RollBackTransactionResponse]  # type: ignore[assignment]
+    """RollBackTransaction has readers of a journal drop a transaction that a dead program left open there, or tells what it
+    would do. Any member can be asked.
     """
     PrepareFork: _aio.UnaryUnaryMultiCallable[_elastic_pb2.PrepareForkRequest, _elastic_pb2.PrepareForkResponse]  # type: ignore[assignment]
     """PrepareFork has the asked member's primary of the parent rest, for about two seconds. Members ask each other."""
@@ -177,6 +185,16 @@ class ElasticServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_elastic_pb2.SourceProgressResponse, _abc.Awaitable[_elastic_pb2.SourceProgressResponse]]:
         """SourceProgress tells how far the committed checkpoint of the asked member's primary has read a source. What it has
         read beyond that is committed soon. Members ask each other.
+        """
+
+    @_abc_1.abstractmethod
+    def RollBackTransaction(
+        self,
+        request: _elastic_pb2.RollBackTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elastic_pb2.RollBackTransactionResponse, _abc.Awaitable[_elastic_pb2.RollBackTransactionResponse]]:
+        """RollBackTransaction has readers of a journal drop a transaction that a dead program left open there, or tells what it
+        would do. Any member can be asked.
         """
 
     @_abc_1.abstractmethod

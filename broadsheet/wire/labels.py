@@ -67,6 +67,9 @@ SPLIT_EPOCH = "broadsheet.dev/split-epoch"
 SPLIT_EPOCH_DIVIDED = "1"
 SEALED_AT = "broadsheet.dev/sealed-at"
 """Offset behind the seal of a divided journal, decimal: its parts are read by who has read through it."""
+ROLLED_BACK = "broadsheet.dev/rolled-back-"
+"""Begins the name of a journal's register, before a producer's 12 hexadecimal digits: an operator has rolled its
+transaction back, and it can append no more."""
 SINGLE_VALUED = (
     ABSORBS,
     CONTENT_TYPE,

@@ -21,6 +21,8 @@ from broadsheet.wire.elastic_pb2 import (
     ListSplitsResponse,
     MergeShardsRequest,
     MergeShardsResponse,
+    RollBackTransactionRequest,
+    RollBackTransactionResponse,
     SplitJournalRequest,
     SplitJournalResponse,
     SplitShardRequest,
@@ -34,6 +36,7 @@ _CANCEL = RpcMethod(ElasticServiceStub, "CancelSplit", CancelSplitResponse)
 _LIST = RpcMethod(ElasticServiceStub, "ListSplits", ListSplitsResponse)
 _SPLIT_JOURNAL = RpcMethod(ElasticServiceStub, "SplitJournal", SplitJournalResponse)
 _LIST_JOURNALS = RpcMethod(ElasticServiceStub, "ListJournalSplits", ListJournalSplitsResponse)
+_ROLL_BACK = RpcMethod(ElasticServiceStub, "RollBackTransaction", RollBackTransactionResponse)
 _MERGE = RpcMethod(ElasticServiceStub, "MergeShards", MergeShardsResponse)
 _CANCEL_MERGE = RpcMethod(ElasticServiceStub, "CancelMerge", CancelMergeResponse)
 _LIST_MERGES = RpcMethod(ElasticServiceStub, "ListMerges", ListMergesResponse)
@@ -173,6 +176,29 @@ class ElasticClient(MemberClient):
             _LIST_JOURNALS, ListJournalSplitsRequest(), expiring(Capability.LIST)
         )
         return list(response.splits)
+
+    async def roll_back_transaction(
+        self, journal: str, producer: int, *, dry_run: bool = False
+    ) -> RollBackTransactionResponse:
+        """Roll back a transaction that a dead program left open in a journal, or only tell it.
+
+        A `MessageWriter` that is alive is refused from then on, with an error.
+
+        Args:
+            journal: Its name.
+            producer: Who published it, 48 bits.
+            dry_run: Tell the transaction, and change nothing.
+
+        Raises:
+            ValidationError: it is not open, a shard's, or too young; the error says which.
+            RpcFailedError: there is no such journal, or it is not known whether it was rolled back: ask again.
+        """
+        response, _ = await self._rpc.request(
+            _ROLL_BACK,
+            RollBackTransactionRequest(journal=journal, producer=producer, dry_run=dry_run),
+            expiring(Capability.APPLY),
+        )
+        return response
 
     async def _split(
         self, shard_id: str, at_group: int | None, child: str, *, dry_run: bool

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import structlog
@@ -59,18 +58,21 @@ from broadsheet.consumer.elastic.journal_split import (
 from broadsheet.consumer.errors import SplitDelayedError
 from broadsheet.consumer.registry.key_space import shard_of
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.consumer.rpc.journal_messages import (
+    LIVELY_SECONDS,
+    OPEN_SECONDS,
+    JournalMessages,
+    JournalReading,
+)
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.message_type import MessageType
-from broadsheet.journals.content.registry import content_of, framing_for
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
 from broadsheet.journals.message.division import DIVIDED, UNDIVIDED, JournalPart, is_divided
-from broadsheet.journals.message.open_transactions import OpenTransaction, OpenTransactions
-from broadsheet.journals.message.reader import MessageSource
-from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, new_producer_id
+from broadsheet.journals.message.open_transactions import OpenTransaction
+from broadsheet.journals.message.uuid import clock_at, new_producer_id
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.errors import BroadsheetError, ServiceError
@@ -78,7 +80,6 @@ from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
 from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.labels import (
-    CONTENT_TYPE,
     SEALED_AT,
     SPLIT_EPOCH,
     SPLIT_EPOCH_DIVIDED,
@@ -97,21 +98,8 @@ FIND_SECONDS: Final = 10.0
 """Between two looks at all shards for sealed journals among their sources."""
 CATCH_UP_SECONDS: Final = 5.0
 """Longest wait for the mirror of the cluster."""
-OPEN_SECONDS: Final = 86_400.0
-"""How far back open transactions are looked for. Readers forget who is silent for longer."""
-LIVELY_SECONDS: Final = 60.0
-"""Age of an open transaction above which a division does not begin: its producer may be dead."""
 
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Reading:
-    """Facts that were read of a divided journal."""
-
-    head: int
-    """Where the next message begins, bytes."""
-    open: OpenTransactions = field(default_factory=OpenTransactions)
 
 
 class PrimaryCaller(Protocol):
@@ -165,13 +153,13 @@ class JournalSplitter:
         self._root = membership.key_space.keys.root
         self._keys = membership.key_space.keys
         self._journals = journals
-        self._application = application
+        self._messages = JournalMessages(journals, application, clock=clock)
         self._primaries = primaries
         self._leads = leads
         self._clock = clock
         self._left: dict[str, set[str]] = {}
         """Shards that have left a journal, by its name."""
-        self._readings: dict[str, _Reading] = {}
+        self._readings: dict[str, JournalReading] = {}
         self._found_at = -FIND_SECONDS
         """When it was looked for sealed journals that shards read, monotonic seconds."""
 
@@ -327,7 +315,7 @@ class JournalSplitter:
         """
         spec = (await self._journals.get(journal)).spec
         reading = await self._read_on(spec, end=sealed)
-        source = await self._source_of(spec)
+        source = await self._messages.source_of(spec)
         async with aclosing(source.batches(offset=sealed, block=False)) as batches:
             async for batch in batches:
                 first = reading.open.first_fresh(batch)
@@ -442,7 +430,7 @@ class JournalSplitter:
             raise SplitDelayedError(f"{journal} was written to before its seal") from error
         await self._relabel(journal, (SEALED_AT, str(sealed.commit.end)))
 
-    def _require_lively(self, reading: _Reading, journal: str) -> None:
+    def _require_lively(self, reading: JournalReading, journal: str) -> None:
         """Refuse to begin while a transaction is open that may never end: who reads the parts would wait for it.
 
         Raises:
@@ -453,53 +441,20 @@ class JournalSplitter:
             age = now - each.began_unix_seconds
             if age > LIVELY_SECONDS:
                 raise SplitDelayedError(
-                    f"{_told(each, journal)}, {age:.0f} s ago: it must end before the division begins; if its "
-                    f"program is dead, it is forgotten {OPEN_SECONDS / 3600:.0f} hours after it began"
+                    f"{_told(each, journal)}, {age:.0f} s ago: it must end before the division begins, or is "
+                    f"forgotten {OPEN_SECONDS / 3600:.0f} hours after it began"
                 )
 
-    async def _read_on(self, spec: JournalSpec, *, end: int = 0) -> _Reading:
+    async def _read_on(self, spec: JournalSpec, *, end: int = 0) -> JournalReading:
         """Read the journal up to its write head, or to an offset, from where it was read to before."""
-        reading = self._readings.get(spec.name)
-        if reading is None:
-            since = int(self._clock.wall_seconds() - OPEN_SECONDS)
-            oldest = self._journals.reader(
-                spec.name, block=False, metadata_only=True, begin_mod_time=since
-            )
-            async with oldest:
-                async for _ in oldest:
-                    pass
-            begin = 0 if oldest.fragment is None else oldest.fragment.begin
-            reading = self._readings[spec.name] = _Reading(begin)
-        if end and reading.head >= end:
-            return reading
-        source = await self._source_of(spec)
-        read = source.batches(offset=reading.head, end_offset=end, block=False)
-        async with aclosing(read) as batches:
-            async for batch in batches:
-                reading.open.read(batch)
-                reading.head = int(batch.ends[-1])
+        known = self._readings.get(spec.name)
+        reading = self._readings[spec.name] = await self._messages.read(spec, known, end=end)
         return reading
-
-    async def _source_of(self, spec: JournalSpec) -> MessageSource:
-        message_type = await self._message_type(spec)
-        return MessageSource(self._journals, spec.name, spec=spec, message_type=message_type)
 
     async def _control_message(self, spec: JournalSpec) -> bytes:
         """Return an acknowledgement by a producer that has published nothing: readers pass over it."""
-        message_type = await self._message_type(spec)
-        message = message_type.new_acknowledgement(spec.name)
         clock = clock_at(int(self._clock.wall_seconds() * 1e9))
-        message_type.set_uuid(message, build_uuid(new_producer_id(), clock, Flags.ACK_TXN))
-        framing = framing_for(value_of(spec.labels, CONTENT_TYPE), journal=spec.name)
-        return framing.frame(message_type.encode(message))
-
-    async def _message_type(self, spec: JournalSpec) -> MessageType:
-        try:
-            content = content_of(value_of(spec.labels, CONTENT_TYPE), journal=spec.name)
-            return content.message_type(spec.labels, None)
-        except (BroadsheetError, TypeError, ValueError, ImportError):
-            # Of protobuf, the class is the application's.
-            return await asyncio.to_thread(self._application.message_type, spec)
+        return await self._messages.acknowledgement(spec, new_producer_id(), clock)
 
     async def _relabel(self, journal: str, label: tuple[str, str]) -> None:
         """Set a label of the journal, if it has none of the name.
@@ -534,4 +489,8 @@ class JournalSplitter:
 
 
 def _told(each: OpenTransaction, journal: str) -> str:
-    return f"producer {each.producer:012x} has a transaction open in {journal} since offset {each.begin}"
+    producer = f"{each.producer:012x}"
+    return (
+        f"producer {producer} has a transaction open in {journal} since offset {each.begin} (if its program is dead: "
+        f"shardctl journals roll-back {journal} --producer {producer})"
+    )

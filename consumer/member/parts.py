@@ -487,6 +487,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         given.journals,
         given.application,
         spread=partial(reported_spread, given.etcd, parts.key_space),
+        clock=given.clock,
     )
     both(add_ElasticServiceServicer_to_server, elastic_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)

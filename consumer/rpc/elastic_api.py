@@ -7,6 +7,7 @@ PrepareFork                 by the member of the primary that is to rest, for th
 SplitJournal                by any member: one key in etcd; the leader's member does the rest
 ListJournalSplits           by any member, from etcd
 LeaveJournal                by the member of the primary that publishes, for the leader's
+RollBackTransaction         by any member: one append
 SourceProgress              by the member of the primary that reads, for the leader's
 """
 
@@ -24,7 +25,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.consumer.application import FollowingApplication, MessageProducer
+from broadsheet.consumer.application import Application, FollowingApplication, MessageProducer
 from broadsheet.consumer.elastic.family import Ownership, absorbed_by, is_fork
 from broadsheet.consumer.elastic.flip import (
     HeldKey,
@@ -60,12 +61,15 @@ from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers
 from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.journal_messages import JournalMessages
 from broadsheet.consumer.rpc.journal_splits import JournalSplits
 from broadsheet.consumer.rpc.stored_shards import StoredShards
+from broadsheet.consumer.rpc.transaction_rollback import TransactionRollback
 from broadsheet.consumer.shard.holding import order_of
 from broadsheet.consumer.shard.primary import indivisible
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
@@ -89,6 +93,8 @@ from broadsheet.wire.elastic_pb2 import (
     MergeShardsResponse,
     PrepareForkRequest,
     PrepareForkResponse,
+    RollBackTransactionRequest,
+    RollBackTransactionResponse,
     SourceProgressRequest,
     SourceProgressResponse,
     SplitJournalRequest,
@@ -118,9 +124,11 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         membership: LocalMember,
         local_shards: LocalShards,
         journals: JournalClient,
-        application: object,
+        # The store's type is known to the application only.
+        application: Application[Any],
         *,
         spread: Callable[[str], Awaitable[GroupSummary]],
+        clock: Clock,
     ) -> None:
         """Create the service.
 
@@ -130,6 +138,7 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
             journals: Tells whether the child's log is there.
             application: Whether its shards can divide keys.
             spread: Returns how a shard's measured load is spread over its groups of keys.
+            clock: Time.
         """
         self._key_space: KeySpace = membership.key_space
         self._keys = membership.key_space.keys
@@ -142,6 +151,9 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._families = FamilyGuard(membership, self._stored)
         self._journal_splits = JournalSplits(membership, local_shards, journals)
+        self._transactions = TransactionRollback(
+            membership, journals, JournalMessages(journals, application, clock=clock), clock=clock
+        )
 
     async def SplitShard(  # noqa: N802 - gRPC's name
         self, request: SplitShardRequest, context: Context
@@ -371,6 +383,19 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         validate_journal_name(request.journal)
         await self._visible_spec(request.shard, claims_of(context))
         return await self._journal_splits.leave(request.shard, request.journal)
+
+    async def RollBackTransaction(  # noqa: N802 - gRPC's name
+        self, request: RollBackTransactionRequest, context: Context
+    ) -> RollBackTransactionResponse:
+        """Roll back a transaction that a dead program left open, or tell it."""
+        validate_journal_name(request.journal)
+        if not 0 < request.producer < 1 << 48:
+            raise ValidationError("producer", f"expected 48 bits, got {request.producer}")
+        if is_scoped(claims_of(context).selector):
+            raise NotAuthorizedError(
+                f"journal {request.journal}: all shards read it, and the token names some"
+            )
+        return await self._transactions.roll_back(request)
 
     async def SourceProgress(  # noqa: N802 - gRPC's name
         self, request: SourceProgressRequest, context: Context

@@ -115,6 +115,7 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.ElasticService/ListJournalSplits": Capability.LIST,
     "/broadsheet.v1.ElasticService/LeaveJournal": Capability.APPLY,
     "/broadsheet.v1.ElasticService/SourceProgress": Capability.READ,
+    "/broadsheet.v1.ElasticService/RollBackTransaction": Capability.APPLY,
     "/broadsheet.v1.ElasticService/PrepareFork": Capability.APPLY,
     "/broadsheet.v1.PeerService/Beat": Capability.LIST,
     "/broadsheet.v1.PeerService/Witness": Capability.LIST,

@@ -5,7 +5,7 @@ Only what is read is known: a transaction that began before the first batch, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,20 @@ class OpenTransaction:
     """48 bits."""
     begin: int
     """Offset of its first message, bytes."""
-    began_unix_seconds: float
-    """By the producer's clock."""
+    first_clock: int
+    """Clock of its first message."""
+    last_clock: int
+    """Clock of its last message that was read."""
+
+    @property
+    def began_unix_seconds(self) -> float:
+        """By the producer's clock."""
+        return unix_seconds_of(self.first_clock)
+
+    @property
+    def latest_unix_seconds(self) -> float:
+        """When its last message was published, by the producer's clock."""
+        return unix_seconds_of(self.last_clock)
 
 
 class OpenTransactions:
@@ -70,8 +82,14 @@ class OpenTransactions:
             places, clocks = places[last + 1 :], clocks[last + 1 :]
         # Copies of what was acknowledged begin no transaction.
         fresh = np.flatnonzero(clocks > self._settled.get(producer, 0))
-        if len(fresh) and producer not in self._open:
-            first = int(places[fresh[0]])
-            self._open[producer] = OpenTransaction(
-                producer, int(batch.begins[first]), unix_seconds_of(int(batch.clocks[first]))
-            )
+        if not len(fresh):
+            return
+        last_clock = int(clocks[fresh].max())
+        known = self._open.get(producer)
+        if known is not None:
+            self._open[producer] = replace(known, last_clock=max(known.last_clock, last_clock))
+            return
+        first = int(places[fresh[0]])
+        self._open[producer] = OpenTransaction(
+            producer, int(batch.begins[first]), int(batch.clocks[first]), last_clock
+        )

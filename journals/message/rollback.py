@@ -26,6 +26,8 @@ from types import MappingProxyType
 from typing import Final
 
 from broadsheet.journals.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
+from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.labels import ROLLED_BACK, label_set, value_of
 
 _UUID_BYTES = 16
 UUID_TEXT_BYTES: Final = 36
@@ -89,6 +91,24 @@ class Rollback:
             return None
         producer, clock, flags = parse_uuid(uuid)
         return clock if producer == self.producer and flags == Flags.ACK_TXN else None
+
+
+def rolled_back(producer: int) -> LabelSet:
+    """Return the register of a journal in which an operator has rolled back a producer's transaction.
+
+    It fences the producer: each append of a transaction that a program makes demands that it is absent.
+    """
+    return label_set((f"{ROLLED_BACK}{producer:012x}", "1"))
+
+
+def not_rolled_back(producer: int) -> LabelSet:
+    """Return the labels that registers must not have for a producer's transaction to go on."""
+    return label_set((f"{ROLLED_BACK}{producer:012x}", ""))
+
+
+def is_rolled_back(registers: LabelSet, producer: int) -> bool:
+    """Tell whether a producer's transaction in the journal with these registers was rolled back by an operator."""
+    return bool(value_of(registers, f"{ROLLED_BACK}{producer:012x}"))
 
 
 def acknowledgements_of_carried(

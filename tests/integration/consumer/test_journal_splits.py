@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -15,14 +16,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.ops import Put
 from broadsheet.consumer.client import ElasticClient, ShardClient
 from broadsheet.consumer.elastic.journal_split import sealed_at
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.rpc import transaction_rollback
 from broadsheet.consumer.shard.holding import ForkHolding
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.errors import TransactionRolledBackError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.division import is_divided
 from broadsheet.journals.message.partitioning import MappedJournal
@@ -358,6 +364,62 @@ async def test_division_does_not_begin_while_a_transaction_of_before_is_open(
         (intent,) = publisher.build_ack_intents()
         await journals.append(MIDDLE, intent.content)
         await until_divided(elastic)
+
+
+async def test_transaction_of_a_silent_program_is_rolled_back_and_the_program_learns_of_it(
+    cluster: Cluster, journals: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The division names it, and the command to use. A young one, a shard's, and one that is not open are refused; the
+    writer,
+    alive after all, gets an error at its commit, and what it publishes again is read once.
+    """
+    await create_middle(journals)
+    mapping = (await open_topic(journals, MIDDLE)).mapping("key")
+    writer = MessageWriter(journals, transaction=True)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE), shard(READER, MIDDLE)))
+        await wait_for_primaries(client, RELAY, READER)
+        writer.publish(mapping, {"key": "open", "n": 1}, JsonType())
+        await writer.flush()
+        await elastic.split_journal(MIDDLE)
+
+        async def named() -> str:
+            (split,) = await elastic.journal_splits()
+            asked = re.search("--producer ([0-9a-f]{12})", split.reason)
+            assert asked is not None, split
+            assert split.phase == "draining", split
+            return asked[1]
+
+        producer = await eventually(named)
+        roll_back = f"journals roll-back {MIDDLE} --producer {producer}"
+        refused = await asyncio.to_thread(shardctl, f"shardctl {roll_back} --address {one.address}")
+        assert "its program may be alive" in refused.stderr
+        monkeypatch.setattr(transaction_rollback, "LIVELY_SECONDS", 0.0)
+        with pytest.raises(ValidationError, match="no transaction open"):
+            await elastic.roll_back_transaction(MIDDLE, 1)
+        async with EtcdClient(EtcdConfig(endpoints=(cluster.etcd_endpoint,))) as etcd:
+            record = f"/broadsheet.v1{cluster.root}/rollbacks/{RELAY}#{producer}#{MIDDLE}".encode()
+            await etcd.txn((), (Put(record, b""),))
+            with pytest.raises(ValidationError, match=f"is of shard {RELAY}"):
+                await elastic.roll_back_transaction(MIDDLE, int(producer, 16))
+            await etcd.delete(record)
+        assert "dry run" in await _shardctl(one, f"{roll_back} --dry-run")
+        assert (await elastic.journal_splits())[0].phase == "draining"
+        assert "rolled back" in await _shardctl(one, roll_back)
+        await until_divided(elastic)
+
+        with pytest.raises(TransactionRolledBackError, match="roll_back"):
+            await writer.commit()
+        await writer.roll_back()
+        writer.publish(mapping, {"key": "open", "n": 2}, JsonType())
+        await writer.commit()
+        await eventually(lambda: _has_passed(journals, 1))
+        found = await committed(journals, OUTPUT)
+        assert [each["n"] for each in found] == [2]
 
 
 async def test_writer_with_a_stale_view_goes_on_into_the_parts(

@@ -19,6 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -26,6 +27,8 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.types import strtobool
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import (
@@ -49,6 +52,8 @@ from broadsheet.wire.shard_pb2 import Checkpoint
 _TRIES_MAX: Final = 20
 """How often others may commit between, before this holder gives up for now."""
 _VERSION, _CHECKPOINT = "broadsheet.version.", "broadsheet.checkpoint."
+INIT_CATALOG_TABLES: Final = "init_catalog_tables"
+"""Property of a catalog in SQL, as pyiceberg names it: its own tables are created."""
 _NO_RETRIES: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 
 
@@ -81,6 +86,7 @@ class IcebergStore:
         self._schema = self._first_schema
         self._commits = CommitThread(shard.fqn)
         self._catalog: Catalog | None = None
+        self._has_own_tables = False
         self._table: Table | None = None
         self._version = TableVersion()
         self._rows: list[pa.Table] = []
@@ -138,8 +144,13 @@ class IcebergStore:
 
     def _opened(self) -> Table:
         if self._catalog is None:
-            properties = dict(self._properties)
+            # Of a catalog in SQL, loading would create them, and fail where another shard does so.
+            properties = {**self._properties, INIT_CATALOG_TABLES: "false"}
             self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+        if isinstance(self._catalog, SqlCatalog) and not self._has_own_tables:
+            if strtobool(self._properties.get(INIT_CATALOG_TABLES, "true")):
+                _ensure_own_tables(self._catalog)
+            self._has_own_tables = True
         try:
             return self._catalog.load_table(self._name)
         except NoSuchTableError as error:
@@ -239,6 +250,17 @@ class IcebergStore:
         self._schema = table_schema(table.schema().as_arrow())
 
 
+def _ensure_own_tables(catalog: SqlCatalog) -> None:
+    """Create the tables of a catalog in SQL, unless another shard does so at the same time."""
+    for _ in SqlCatalogBaseTable.metadata.tables:
+        with suppress(DBAPIError):
+            catalog.create_tables()
+            return
+        # Each table is looked for, then made if it is absent: of two at once, the database refuses one that is there
+        # since, in words of its own. The next look finds it.
+    catalog.create_tables()
+
+
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     """Create a namespace, unless another shard does so at the same time."""
     try:
@@ -250,7 +272,7 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
 
 
 class _errors_named:  # noqa: N801 - used like a function
-    """Raise errors of files and connections as ours."""
+    """Raise errors of files, connections and databases as ours."""
 
     def __init__(self, fqn: str, table: str) -> None:
         self._fqn, self._table = fqn, table
@@ -259,5 +281,6 @@ class _errors_named:  # noqa: N801 - used like a function
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
+        # A database that is locked, or does not answer, is there again later, as a file is.
+        if isinstance(error, OSError | OperationalError):
             raise StoreUnavailableError(self._fqn, f"table {self._table}: {error}") from error

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
-from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.errors import StoreError, StoreUnavailableError
 from broadsheet.consumer.relay.table_outlet import PLACE
 from broadsheet.consumer.stores.iceberg.store import IcebergStore
 from broadsheet.testing.stores.subject import FixedShard
@@ -49,6 +49,47 @@ def test_shards_that_begin_in_a_new_namespace_at_once_all_begin(
 
     with ThreadPoolExecutor(SHARDS) as threads:
         assert list(threads.map(begin, range(SHARDS))) == [b""] * SHARDS
+
+
+def test_shards_that_begin_in_a_new_catalog_at_once_all_begin(tmp_path: Path) -> None:
+    """A catalog in SQL looks for its own tables, then makes them: here another shard has made them in between, and
+    pyiceberg's own answer is the database's error.
+    """
+    catalog, between = catalog_in(tmp_path), list("ab")
+
+    def begin(name: str) -> None:
+        store = IcebergStore(FixedShard(name), "lake.rows", catalog, schema=PLACE)
+        try:
+            assert store.restore_checkpoint(FixedShard(name)).SerializeToString() == b""
+        finally:
+            store.destroy()
+
+    def on_statement(*statement: object) -> None:
+        if "CREATE TABLE iceberg_" in str(statement[2]) and between:
+            begin(between.pop())
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", on_statement)
+    try:
+        begin("first")
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", on_statement)
+
+    assert not between
+    opened = load_catalog("default", **catalog)
+    versions = [
+        each for each in opened.load_table("lake.rows").properties if "broadsheet.version" in each
+    ]
+    opened.close()
+    assert len(versions) == 3
+
+
+def test_catalog_whose_tables_the_store_may_not_create_is_left_as_it_is(tmp_path: Path) -> None:
+    """As pyiceberg's own property says; the database's error is one that may pass."""
+    catalog = {**catalog_in(tmp_path), "init_catalog_tables": "false"}
+    store = IcebergStore(SHARD, "lake.rows", catalog, schema=PLACE)
+    with pytest.raises(StoreUnavailableError, match=r"table lake.rows: .*no such table"):
+        store.restore_checkpoint(SHARD)
+    store.destroy()
 
 
 def test_destroyed_store_keeps_no_connection_to_its_catalog(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def reader(real_kafka: RealKafka, topic: str) -> Iterator[CommittedReader]:
 def sent(reader: CommittedReader) -> dict[str, list[int]]:
     """Return the counts of each key, in the order of its partition."""
     counts = defaultdict(list)
-    for _, key, value in reader.catch_up():
+    for _, key, value, _ in reader.catch_up():
         message = json.loads(value or b"")
         assert key == message["key"].encode()
         assert set(message) == {"key", "count"}

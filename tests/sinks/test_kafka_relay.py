@@ -64,7 +64,7 @@ async def records_of(kafka: RealKafka, topic: str, count: int) -> list[Sent]:
 def by_key(records: list[Sent]) -> dict[str, list[int]]:
     """Return the numbers of each key in the order of their partition; a key has one partition."""
     partitions, numbers = defaultdict(set), defaultdict(list)
-    for partition, key, value in records:
+    for partition, key, value, _ in records:
         message = json.loads(value or b"")
         assert key is None or key.decode() == message["key"]
         partitions[message["key"]].add(partition)
@@ -177,7 +177,7 @@ async def test_topic_is_carried_with_keys_headers_times_and_tombstones(
     found = await records_of(real_kafka, topic, 3)
 
     assert [(each.key, each.value) for each in found if each.key] == [(b"k", b"1"), (b"k", None)]
-    assert (2, None, b"2") in found
+    assert Sent(2, None, b"2") in found
     (partition,) = {each.partition for each in found if each.key}
     with_metadata = Consumer({**real_kafka.config, "group.id": "look"})
     with_metadata.assign([TopicPartition(topic, partition, 0)])

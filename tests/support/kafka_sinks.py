@@ -28,6 +28,7 @@ class Sent(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class CommittedReader:
@@ -82,7 +83,10 @@ class CommittedReader:
                     continue
                 partition = message.partition()
                 assert partition is not None
-                self.records.append(Sent(partition, message.key(), message.value()))
+                headers: Any = message.headers()  # The stubs allow what only producers take.
+                self.records.append(
+                    Sent(partition, message.key(), message.value(), tuple(headers or ()))
+                )
             return all(
                 not ends[each.partition] or each.offset >= ends[each.partition]
                 for each in self._consumer.position(self._places)
@@ -133,7 +137,7 @@ class KafkaSubject:
         """Return the last values that a reader of committed records sees."""
         return {
             (key or b"").decode(): json.loads(value or b"")
-            for _, key, value in self._readers[self._shards[id(store)]].catch_up()
+            for _, key, value, _ in self._readers[self._shards[id(store)]].catch_up()
         }
 
     def leftovers(self, shard: Shard) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+_HEADER_FRAME_BYTES: Final = 10
+"""Most bytes of a header beside its name and value: the length of each, in up to 5 bytes."""
 
 
 class Record(NamedTuple):
@@ -31,6 +34,16 @@ class RecordRun(NamedTuple):
 
 
 Outgoing: TypeAlias = Record | RecordRun
+
+
+def record_bytes(
+    value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
+    """Return the most bytes that a record takes of its topic's limit, beside the frame that all records have."""
+    size = len(value or b"") + len(key or b"")
+    for name, content in headers:
+        size += len(name.encode()) + len(content or b"") + _HEADER_FRAME_BYTES
+    return size
 
 
 def count_records(outgoing: Iterable[Outgoing]) -> int:

@@ -27,7 +27,13 @@ from broadsheet.consumer.stores.kafka.marker import (
     parse_metadata,
     sink_name,
 )
-from broadsheet.consumer.stores.kafka.record import Outgoing, Record, RecordRun, count_records
+from broadsheet.consumer.stores.kafka.record import (
+    Outgoing,
+    Record,
+    RecordRun,
+    count_records,
+    record_bytes,
+)
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
     RECORD_BYTES_MAX,
@@ -128,9 +134,7 @@ class KafkaStore:
             ValidationError: the topic would not take a record of this length.
             StoreUnavailableError: there is no such topic.
         """
-        size = len(value or b"") + len(key or b"")
-        size += sum(len(name) + len(content or b"") for name, content in headers)
-        self._require_short(topic, size)
+        self._require_short(topic, record_bytes(value, key, headers))
         self._pending.append(Record(topic, value, key, partition, headers, timestamp_ms))
 
     def publish_batch(

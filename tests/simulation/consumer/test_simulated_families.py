@@ -13,20 +13,29 @@ from dataclasses import dataclass, replace
 import pytest
 
 from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import TxnCheckpoint
 from broadsheet.consumer.elastic.flip import Flip, MergeFlip, flip_txn, merge_flip_txn
 from broadsheet.consumer.elastic.fork import hold_key
-from broadsheet.consumer.shard import absorbing, forking, holding, live_shard
-from broadsheet.consumer.shard.absorbing import Absorbing
+from broadsheet.consumer.errors import SplitDelayedError
+from broadsheet.consumer.recoverylog.hint_store import rotate_backup_hints
+from broadsheet.consumer.recoverylog.hints import history_of, recovery_log_of
+from broadsheet.consumer.recoverylog.playback import FileChange, Playback
+from broadsheet.consumer.recoverylog.player import Player
+from broadsheet.consumer.shard import absorbing, forking, hint_keeper, holding, live_shard
+from broadsheet.consumer.shard.absorbing import Absorbing, TakenRows
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.forking import stored_spec
 from broadsheet.consumer.shard.input_queue import InputBound
 from broadsheet.consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.shard.recovery import Recovery
 from broadsheet.testing.allocator.kernel.command import run_seed
 from broadsheet.testing.families import application
 from broadsheet.testing.families.run import FamilyScenario, Strike, families, simulate
 from broadsheet.testing.shards.scenario import ShardFault
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ShardSpec
 
 # Many runs a test: on a busy machine they take their time.
@@ -93,6 +102,75 @@ def _shards_only_say_that_they_stand_at_one_place(patch: pytest.MonkeyPatch) -> 
     patch.setattr(PrimaryAttempt, "bound", bound)
 
 
+def _player_overruns_the_mark(patch: pytest.MonkeyPatch) -> None:
+    """Operations behind the mark are a parent's that rests no more, so its flip fails: no fork is ever committed."""
+
+    def feed(playback: Playback, offset: int, content: bytes) -> list[FileChange]:
+        mark, playback.mark = playback.mark, ""
+        is_behind = mark in playback.fsm.properties
+        changes = fed(playback, offset, content)
+        playback.mark, playback.marked = mark, is_behind
+        return changes
+
+    fed = Playback.feed
+    patch.setattr(Playback, "feed", feed)
+
+
+def _player_stops_short_of_the_mark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Player, "stop_at_mark", lambda player, _: player.stop_at_head())
+
+
+def _backups_have_hints_of_the_parent_s_log(patch: pytest.MonkeyPatch) -> None:
+    async def rotate(
+        etcd: Etcd, spec: ShardSpec, assignment: Assignment, recovered: FSMHints
+    ) -> None:
+        parents = history_of(recovered) - {recovery_log_of(spec)}
+        if parents:
+            recovered = FSMHints.FromString(recovered.SerializeToString())
+            recovered.log = min(parents)
+        await rotate_backup_hints(etcd, spec, assignment, recovered)
+
+    patch.setattr(hint_keeper, "rotate_backup_hints", rotate)
+
+
+def _every_other_flip_of_a_merge_is_late(patch: pytest.MonkeyPatch) -> list[bool]:
+    """Fail a flip, and have its request arrive when the survivor reads on; return of each whether it was refused."""
+    flips: list[MergeFlip] = []
+    late: list[MergeFlip] = []
+    refused: list[bool] = []
+
+    async def flip(absorbing: Absorbing, flip: MergeFlip) -> None:
+        flips.append(flip)
+        if len(flips) % 2:
+            late.append(flip)
+            raise EtcdUnavailableError(("etcd",), "no answer")
+        await flipped(absorbing, flip)
+
+    async def copy(absorbing: Absorbing, rows: TakenRows, recovery: Recovery) -> None:
+        while late:
+            try:
+                await flipped(absorbing, late.pop())
+            except SplitDelayedError:
+                refused.append(True)
+            else:
+                refused.append(False)
+        await copied(absorbing, rows, recovery)
+
+    flipped, copied = Absorbing.flip, Absorbing.copy
+    patch.setattr(Absorbing, "flip", flip)
+    patch.setattr(Absorbing, "copy", copy)
+    return refused
+
+
+def _survivor_keeps_the_hold(patch: pytest.MonkeyPatch) -> None:
+    async def kept(environment: ShardEnvironment, shard_id: str, hold: bytes) -> bool:
+        del environment, shard_id, hold
+        return True
+
+    _every_other_flip_of_a_merge_is_late(patch)
+    patch.setattr(absorbing, "release_hold", kept)
+
+
 OFTEN_STRUCK = FamilyScenario(
     struck=0.9,
     split_seconds=(0.2, 1.0),
@@ -101,6 +179,7 @@ OFTEN_STRUCK = FamilyScenario(
     settle_seconds_max=60.0,
 )
 OFTEN_MERGED = replace(OFTEN_STRUCK, merged=0.9)
+ONLY_MERGED = replace(OFTEN_STRUCK, struck=0.0, merged=0.9, steps=(8, 12))
 OFTEN_PAUSED = replace(
     OFTEN_STRUCK,
     strikes=(Strike.PAUSE,),
@@ -129,6 +208,10 @@ BROKEN = [
     Broken(by=_fork_does_not_compare_its_parent, invariants="S1 S6 S3", is_quick=True),
     Broken(by=_parent_goes_on_when_its_time_is_over, invariants="S1 S6"),
     Broken(by=_merge_does_not_compare_the_absorbed, invariants="S1 S6 S3", scenario=OFTEN_PAUSED),
+    Broken(by=_player_overruns_the_mark, invariants="S1"),
+    Broken(by=_player_stops_short_of_the_mark, invariants="S1 S3 S6", is_quick=True),
+    Broken(by=_backups_have_hints_of_the_parent_s_log, invariants="S0", is_quick=True),
+    Broken(by=_survivor_keeps_the_hold, invariants="S1 S3 S6", scenario=ONLY_MERGED, is_quick=True),
     Broken(by=_survivor_leaves_out_the_last_rows, invariants="S1 S3"),
     Broken(
         by=_shards_only_say_that_they_stand_at_one_place,
@@ -154,6 +237,19 @@ def test_rule_of_splits_and_merges_that_is_broken_on_purpose_is_caught(
     assert failed is not None, "no seed shows it"
     assert failed.violation is not None
     assert failed.violation.invariant in broken.invariants.split(), str(failed)
+
+
+def test_flip_of_a_merge_that_arrives_when_the_survivor_reads_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The survivor has deleted the other shard's hold by then, though that one rests for a while yet."""
+    refused = _every_other_flip_of_a_merge_is_late(monkeypatch)
+
+    report = simulate(0, ONLY_MERGED)
+
+    assert report.ok, str(report)
+    assert refused
+    assert all(refused)
 
 
 def test_fork_whose_first_look_at_its_parent_fails_costs_an_attempt_not_the_member(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 from broadsheet.consumer.application import RecordConnection, Shard
 from broadsheet.consumer.direct import KafkaCluster, KafkaOutput
 from broadsheet.consumer.stores.kafka.transactions import KafkaClients
-from broadsheet.runtime.op_future import OpFuture, completed
+from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint
-from tests.sinks.kafka_lives import KEYS, dying_producer
+from tests.sinks.kafka_lives import KEYS, answers as answers, dying_producer
+from tests.sinks.sink_lives import settled
 
 KEY = "kafka:default"
 PLACES = (
@@ -30,7 +32,6 @@ PLACES = (
     "zombie-half",
     "zombie-marked",
 )
-_SECONDS = 120.0
 
 
 class FileAndTopic:
@@ -44,7 +45,7 @@ class FileAndTopic:
         )
         self.output = KafkaOutput(config["topic"], cluster, key="key")
         self.connection: RecordConnection = cluster.open(shard, bytes_max=1 << 20)
-        self._file, self._die = Path(config["file"]), die
+        self._config, self._file, self._die = config, Path(config["file"]), die
         self._epoch = Path(f"{config['file']}.epoch")
         self._held = b""
 
@@ -58,7 +59,11 @@ class FileAndTopic:
         checkpoint = Checkpoint.FromString(stored)
         known = checkpoint.ack_intents.get(KEY, b"")
         intent = self.connection.settle(known, self)
-        self.connection.acknowledge(intent, None, recovered=True).result(_SECONDS)
+        settled(
+            sys.modules[__name__],
+            self._config,
+            self.connection.acknowledge(intent, None, recovered=True),
+        )
         return checkpoint
 
     def start_commit(
@@ -79,8 +84,7 @@ class FileAndTopic:
         self._die("stored")
         durable: Future[object] = Future()
         durable.set_result(None)
-        self.connection.acknowledge(intent, durable, recovered=False).result(_SECONDS)
-        return completed()
+        return self.connection.acknowledge(intent, durable, recovered=False)
 
     def destroy(self) -> None:
         """Close the connection."""

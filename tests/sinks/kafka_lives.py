@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.kafka.store import KafkaStore
@@ -16,6 +17,22 @@ from broadsheet.consumer.stores.kafka.transactions import KafkaClients
 PLACES = ("before", "half", "all", "marked", "committed", "after", "zombie-half", "zombie-marked")
 KEYS = 7
 _TOPICS: WeakKeyDictionary[KafkaStore, str] = WeakKeyDictionary()
+
+
+def answers(config: dict[str, Any]) -> bool:
+    """Report whether Kafka, and what it keeps of transactions, is there."""
+    producer = Producer(
+        {
+            "bootstrap.servers": config["servers"],
+            "log_level": 0,
+            "transactional.id": f"look-{os.getpid()}",
+        }
+    )
+    try:
+        producer.init_transactions(2.0)
+    except KafkaException:
+        return False
+    return True
 
 
 def dying_producer(die: Callable[[str], None]) -> type[Producer]:

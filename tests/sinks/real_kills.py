@@ -115,8 +115,8 @@ def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(
 
         def trouble() -> None:
             chooser = random.Random(1)
-            while not stop.wait(chooser.uniform(4.0, 12.0)):
-                if chooser.random() < 0.5:
+            while not stop.wait(chooser.uniform(2.0, 8.0)):
+                if chooser.random() < 0.3:
                     kafka.pause(paused=True)
                     stop.wait(chooser.uniform(0.5, 3.0))
                     kafka.pause(paused=False)
@@ -126,7 +126,13 @@ def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(
                     kafka.start()
                     troubles.append("killed")
 
-        thread = threading.Thread(target=trouble)
+        def run() -> None:
+            try:
+                trouble()
+            except Exception as error:
+                troubles.append(f"ended by {error}")
+
+        thread = threading.Thread(target=run)
 
         @contextmanager
         def troubled() -> Iterator[None]:
@@ -140,6 +146,7 @@ def test_sink_and_kafka_that_are_killed_send_each_record_once_in_order(
         run_kafka_lives(kafka, subject, tmp_path, meanwhile=troubled())
         print(subject, dict(Counter(troubles)))
         assert "killed" in troubles
+        assert set(troubles) <= {"killed", "paused"}, troubles
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

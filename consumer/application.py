@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import grpc
 
@@ -31,6 +31,9 @@ from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.security.auth import Claims
 from broadsheet.wire import journal_pb2, shard_pb2
+
+RecordHeaders: TypeAlias = Sequence[tuple[str, bytes | None]]
+"""Headers of a record, in their order; a name may occur several times."""
 
 
 class DeferToNextTxnError(Exception):
@@ -458,6 +461,15 @@ class RecordSystem(Protocol):
         ...
 
 
+class EncodedRecord(NamedTuple):
+    """A message as another system takes it."""
+
+    value: bytes | None
+    """None: it deletes what the key has, as a tombstone of Kafka's does."""
+    key: bytes | None
+    headers: RecordHeaders = ()
+
+
 class RecordOutput(Protocol):
     """A destination of records in another system, such as a topic."""
 
@@ -471,12 +483,26 @@ class RecordOutput(Protocol):
         """The system."""
         ...
 
-    def key_of(self, message: Any) -> bytes | None:
-        """Return the key of a message, if it has one."""
+    def record_of(self, message: Any, key: bytes | None) -> EncodedRecord:
+        """Return the encoded message.
+
+        Args:
+            message: Of the application.
+            key: Of the record; None: as the output makes it of the message.
+        """
         ...
 
-    def value_of(self, message: Any) -> bytes | None:
-        """Return the encoded message."""
+
+@runtime_checkable
+class EncodesRecords(Protocol):
+    """Optional part of a message type whose encoding needs headers, too, such as for the id of a schema."""
+
+    def encode_record(self, message: Any) -> tuple[bytes, RecordHeaders]:
+        """Return a message as the value, or the key, of a record, and headers that readers need with it.
+
+        Raises:
+            ValueError: the message cannot be encoded.
+        """
         ...
 
 

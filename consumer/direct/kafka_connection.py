@@ -35,7 +35,7 @@ from broadsheet.consumer.errors import (
     UnsupportedSpecError,
 )
 from broadsheet.consumer.stores.kafka.marker import DIRECT_METADATA, sink_name
-from broadsheet.consumer.stores.kafka.record import Record
+from broadsheet.consumer.stores.kafka.record import Record, record_bytes
 from broadsheet.consumer.stores.kafka.settings import ours
 from broadsheet.consumer.stores.kafka.store import KafkaStore
 from broadsheet.consumer.stores.kafka.topics import KafkaTopics, TopicLimits
@@ -173,15 +173,16 @@ class KafkaConnection:
         """Add a message to the running transaction.
 
         Raises:
-            ValidationError: the topic would not take a record of this length, or the transaction would be too large.
+            ValidationError: the topic would not take a record of this length, the transaction would be too large, or a
+                header has the name of one in which the message type tells its schema.
             StoreUnavailableError: there is no such topic, or no broker answers.
         """
         topic = output.topic
-        key = output.key_of(message) if key is None else key
-        value = output.value_of(message)
+        value, key, own_headers = output.record_of(message, key)
+        _require_absent(headers, own_headers)
+        headers = (*headers, *own_headers)
         limits = self._cluster.limits(topic, self._clock.monotonic_seconds())
-        size = len(value or b"") + len(key or b"")
-        size += sum(len(name) + len(content or b"") for name, content in headers)
+        size = record_bytes(value, key, headers)
         if size > limits.record_bytes_max:
             # Refused before anything is committed: Kafka would never take it, and the shard would be stuck.
             raise ValidationError(
@@ -196,7 +197,7 @@ class KafkaConnection:
             else _partition_of(key, limits.partitions)
         )
         moment = round(self._clock.wall_seconds() * 1000)
-        record = Record(topic, value, key, partition, tuple(headers), moment)
+        record = Record(topic, value, key, partition, headers, moment)
         part = encoded_record(record)
         hard_max = self._bytes_max * INTENT_BYTES_FACTOR
         if self._bytes + len(part) > hard_max:
@@ -392,3 +393,16 @@ class KafkaConnection:
 
     def _doubt(self, detail: str) -> OutputDoubtError:
         return OutputDoubtError(self._shard_id, self.key, f"group {self.sink}: {detail}")
+
+
+def _require_absent(
+    headers: Sequence[tuple[str, bytes | None]], own: Sequence[tuple[str, bytes | None]]
+) -> None:
+    """Refuse a second header of a name that readers expect once."""
+    names = {name for name, _ in own}
+    for name, _ in headers:
+        if name in names:
+            raise ValidationError(
+                f"headers[{name}]",
+                "expected none: the output's message type tells its schema there",
+            )

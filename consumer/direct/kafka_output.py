@@ -6,9 +6,16 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from broadsheet.consumer.application import RecordConnection, Shard
+from broadsheet.consumer.application import (
+    EncodedRecord,
+    EncodesRecords,
+    RecordConnection,
+    RecordHeaders,
+    Shard,
+)
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
     RECORD_BYTES_MAX,
@@ -172,16 +179,22 @@ class KafkaOutput:
         if not self.topic:
             raise ValidationError("topic", "expected the name of a topic")
 
-    def key_of(self, message: Any) -> bytes | None:
-        """Return the key of a message: as `key_type` encodes it, or the UTF-8 of its text; None if it has none.
+    def record_of(self, message: Any, key: bytes | None = None) -> EncodedRecord:
+        """Return the record of a message: value and key as their types encode them, with the headers that these need.
+
+        Args:
+            message: Bytes, and None, a tombstone, are taken as they are.
+            key: Taken as it is; None: what `key` finds, as `key_type` encodes it, or the UTF-8 of its text.
 
         Raises:
-            ValueError, SourceError: the type cannot encode it, as of `value_of`.
+            ValueError, SourceError: a type cannot encode its part.
         """
-        found = self._found_key(message)
-        if found is None or isinstance(found, bytes):
-            return found
-        return str(found).encode() if self.key_type is None else self.key_type.encode(found)
+        found = self._found_key(message) if key is None else key
+        if found is not None and not isinstance(found, bytes) and self.key_type is None:
+            found = str(found).encode()
+        encoded_key, key_headers = _encoded(self.key_type, found)
+        value, value_headers = _encoded(self.message_type, message)
+        return EncodedRecord(value, encoded_key, (*value_headers, *key_headers))
 
     def _found_key(self, message: Any) -> Any:
         key = self.key
@@ -191,13 +204,26 @@ class KafkaOutput:
             return None
         return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
 
-    def value_of(self, message: Any) -> bytes | None:
-        """Return the value of a message."""
-        if message is None or isinstance(message, bytes):
-            return message
-        return self.message_type.encode(message)
-
     def publish_rows(self, publisher: Publisher, rows: pa.Table) -> None:
         """Send a record for each row."""
         for row in rows.to_pylist():
             publisher.publish_record(self, row)
+
+
+def _encoded(message_type: MessageType | None, part: Any) -> tuple[bytes | None, RecordHeaders]:
+    """Return a part of a record, and its headers; bytes, and None, as they are."""
+    if part is None or isinstance(part, bytes):
+        return part, ()
+    assert message_type is not None, "keys without a type are bytes"
+    if _has_headers(type(message_type)):
+        encoded: tuple[bytes, RecordHeaders] = cast("EncodesRecords", message_type).encode_record(
+            part
+        )
+        return encoded
+    return message_type.encode(part), ()
+
+
+@cache
+def _has_headers(message_type: type) -> bool:
+    # Kept, because a look at a protocol takes longer than the rest.
+    return issubclass(message_type, EncodesRecords)

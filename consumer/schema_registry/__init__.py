@@ -4,5 +4,5 @@
     SOURCE = KafkaSource("orders", REGISTRY.avro("orders"), {"bootstrap.servers": "broker:9092"})
     TOTALS = KafkaOutput("totals", CLUSTER, REGISTRY.avro("totals", schema=TOTAL), key="user")
 
-A value begins with a zero byte and the id of its schema; the registry is asked for each id, and each schema, once.
+A value begins with the id of its schema, or a header has it; the registry is asked for each id, and each schema, once.
 """

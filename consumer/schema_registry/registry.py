@@ -10,10 +10,10 @@ from broadsheet.consumer.schema_registry.registered_type import (
     AvroFormat,
     JsonFormat,
     ProtobufFormat,
-    RecordPart,
     RegisteredType,
     SchemaFormat,
 )
+from broadsheet.consumer.schema_registry.schema_ids import RecordPart, SchemaIdPlace
 from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.libraries import needing
@@ -55,6 +55,7 @@ class SchemaRegistry:
         *,
         register: bool = True,
         of: RecordPart = "value",
+        id_in: SchemaIdPlace = "prefix",
     ) -> RegisteredType:
         """Return the type of a topic's values, or keys, in Avro; messages are dicts, or what the schema says.
 
@@ -63,8 +64,10 @@ class SchemaRegistry:
             schema: Of messages that are sent, as JSON; readers need none.
             register: Register the schema if the registry lacks it; otherwise it must be there.
             of: The part of a record that it is the type of.
+            id_in: Where the schema's id is in records that are sent: before the body, or in a header, as GUID, which
+                not all registries have. Records of both forms are read.
         """
-        return self._type(topic, of, AvroFormat(schema, register))
+        return self._type(topic, of, AvroFormat(schema, register, id_in))
 
     def json(
         self,
@@ -73,6 +76,7 @@ class SchemaRegistry:
         *,
         register: bool = True,
         of: RecordPart = "value",
+        id_in: SchemaIdPlace = "prefix",
     ) -> RegisteredType:
         """Return the type of a topic's values, or keys, in JSON, which are checked against their schema.
 
@@ -83,8 +87,9 @@ class SchemaRegistry:
             schema: A JSON Schema, of messages that are sent; readers need none.
             register: As of `avro`.
             of: As of `avro`.
+            id_in: As of `avro`.
         """
-        return self._type(topic, of, JsonFormat(schema, register))
+        return self._type(topic, of, JsonFormat(schema, register, id_in))
 
     def protobuf(
         self,
@@ -93,6 +98,7 @@ class SchemaRegistry:
         *,
         register: bool = True,
         of: RecordPart = "value",
+        id_in: SchemaIdPlace = "prefix",
     ) -> RegisteredType:
         """Return the type of a topic's values, or keys, in protobuf.
 
@@ -101,8 +107,9 @@ class SchemaRegistry:
             message_class: Of messages that are sent, and of those that are read.
             register: As of `avro`.
             of: As of `avro`.
+            id_in: As of `avro`.
         """
-        return self._type(topic, of, ProtobufFormat(message_class, register))
+        return self._type(topic, of, ProtobufFormat(message_class, register, id_in))
 
     def client(self) -> SchemaRegistryClient:
         """Return the client, which keeps each schema that it was told; one for all subjects.
@@ -133,6 +140,10 @@ class SchemaRegistry:
             raise ValidationError("topic", "expected the name of a topic")
         if of not in get_args(RecordPart):
             raise ValidationError("of", f"expected value or key, got {of!r}")
+        if schema_format.id_in not in get_args(SchemaIdPlace):
+            raise ValidationError(
+                "id_in", f"expected prefix or header, got {schema_format.id_in!r}"
+            )
         return RegisteredType(topic, of, schema_format, self.client)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+from broadsheet.consumer.application import RecordHeaders
 from broadsheet.journals.message.batch import MessageType
 
 MetadataT = TypeVar("MetadataT")
@@ -45,6 +46,15 @@ class Payload(bytes, Generic[MetadataT]):
         """
         return self._metadata
 
+    @property
+    def headers(self) -> RecordHeaders:
+        """The message's headers, apart from its other metadata; a system that knows none has none.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -62,8 +72,8 @@ class Received:
 class PreparesDecoding(Protocol):
     """A message type that must fetch something before it can decode, such as schemas."""
 
-    def prepare(self, payloads: Iterable[bytes]) -> None:
-        """Fetch what these payloads need. It may wait, on a thread of the source's.
+    def prepare(self, records: Iterable[tuple[bytes, RecordHeaders]]) -> None:
+        """Fetch what these payloads, with their headers, need. It may wait, on a thread of the source's.
 
         Raises:
             SourceError: it cannot be fetched.
@@ -71,8 +81,10 @@ class PreparesDecoding(Protocol):
         ...
 
 
-def prepare_of(message_type: MessageType) -> Callable[[Iterable[bytes]], None] | None:
-    """Return what a source calls with payloads before it passes them on; None: nothing need be fetched."""
+def prepare_of(
+    message_type: MessageType,
+) -> Callable[[Iterable[tuple[bytes, RecordHeaders]]], None] | None:
+    """Return what a source calls with payloads and headers before it passes them on; None: nothing need be fetched."""
     inner = message_type.inner if isinstance(message_type, WithMetadata) else message_type
     return inner.prepare if isinstance(inner, PreparesDecoding) else None
 

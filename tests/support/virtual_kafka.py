@@ -24,6 +24,7 @@ class Kept(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class KilledError(BaseException):
@@ -100,13 +101,16 @@ class VirtualProducer:
         value: bytes | None,
         key: bytes | None,
         partition: int,
+        headers: Sequence[tuple[str, bytes | None]] = (),
         **others: object,
     ) -> None:
         """Take a record."""
         del others
         with self._holding():
             assert 0 <= partition < self._kafka.topics[topic], f"{topic}/{partition}"
-            self._kafka.opened[self._id].records.append(Kept(topic, partition, key, value))
+            self._kafka.opened[self._id].records.append(
+                Kept(topic, partition, key, value, tuple(headers))
+            )
             self._produced += 1
         if self._produced == 2:
             self._kafka.die("half")

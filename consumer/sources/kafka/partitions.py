@@ -142,14 +142,14 @@ class PartitionReader:
         self,
         source: str,
         open_consumer: Callable[[], Consumer],
-        prepare: Callable[[Iterable[bytes]], None] | None = None,
+        prepare: Callable[[Iterable[Message]], None] | None = None,
     ) -> None:
         """Create the reader; the consumer is opened by the first call.
 
         Args:
             source: Named in errors.
             open_consumer: Returns a consumer with `checked_config`.
-            prepare: Called with the values of messages, on the thread of calls, before they are returned.
+            prepare: Called with messages and events, on the thread of calls, before they are returned.
         """
         self._source = source
         self._open_consumer = open_consumer
@@ -185,8 +185,7 @@ class PartitionReader:
     def _poll(self, consumer: Consumer) -> Polled:
         polled = _poll(consumer)
         if self._prepare is not None:
-            values = (each.value() for each in polled.messages if each.error() is None)
-            self._prepare(value for value in values if value is not None)
+            self._prepare(polled.messages)
         return polled
 
     def high_watermark(self, key: TopicPartitionKey) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from broadsheet.consumer.application import RecordHeaders
 from broadsheet.consumer.sources.kafka.partitions import key_of
 from broadsheet.consumer.sources.kafka.places import partition_name
 from broadsheet.consumer.sources.received import Payload
@@ -52,7 +53,9 @@ class KafkaPayload(Payload[KafkaMetadata]):
 
     _message: Message | None
     """None once its metadata was decoded."""
+    _headers: RecordHeaders
     _damage: str
+    _headers_damage: str
 
     @classmethod
     def of(cls, message: Message) -> KafkaPayload:
@@ -64,7 +67,8 @@ class KafkaPayload(Payload[KafkaMetadata]):
         return payload
 
     def _keep(self, message: Message) -> None:
-        self._message, self._damage = message, ""
+        self._message = message
+        self._damage = self._headers_damage = ""
 
     @property
     def metadata(self) -> KafkaMetadata:
@@ -76,13 +80,35 @@ class KafkaPayload(Payload[KafkaMetadata]):
         with _DECODING:
             message, self._message = self._message, None
             if message is not None:
-                try:
-                    self._metadata = _metadata_of(message)
-                except ValueError as error:
-                    self._damage = str(error)
+                self._decode(message)
         if self._damage:
             raise ValueError(self._damage)
         return self._metadata
+
+    @property
+    def headers(self) -> RecordHeaders:
+        """The message's headers, whatever is wrong with its other metadata.
+
+        Raises:
+            ValueError: the name of one is not UTF-8.
+        """
+        with _DECODING:
+            if self._message is not None:
+                return headers_of(self._message)
+        if self._headers_damage:
+            raise ValueError(self._headers_damage)
+        return self._headers
+
+    def _decode(self, message: Message) -> None:
+        try:
+            self._headers = headers_of(message)
+        except ValueError as error:
+            self._damage = self._headers_damage = str(error)
+            return
+        try:
+            self._metadata = _metadata_of(message, self._headers)
+        except ValueError as error:
+            self._damage = str(error)
 
 
 def batch_of(
@@ -136,7 +162,20 @@ def marker(name: str, begin: int, end: int, message_type: MessageType) -> Messag
     )
 
 
-def _metadata_of(message: Message) -> KafkaMetadata:
+def values_with_headers(messages: Iterable[Message]) -> Iterator[tuple[bytes, RecordHeaders]]:
+    """Yield the value and the headers of each message that has both, undamaged; events are passed over."""
+    for message in messages:
+        value = message.value() if message.error() is None else None
+        if value is None:
+            continue
+        try:
+            headers = headers_of(message)
+        except ValueError:
+            continue  # The message type tells of it, where the message can be left out.
+        yield value, headers
+
+
+def _metadata_of(message: Message, headers: RecordHeaders) -> KafkaMetadata:
     key, offset = key_of(message), message.offset()
     assert key is not None
     assert offset is not None
@@ -146,20 +185,37 @@ def _metadata_of(message: Message) -> KafkaMetadata:
         partition=partition,
         offset=offset,
         key=message.key(),
-        headers=_headers_of(message),
+        headers=tuple(headers),
         timestamp=_timestamp_of(message),
     )
 
 
-def _headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+class _DamagedNames(tuple[()]):
+    """The headers of a message, of which one has a name that is not UTF-8."""
+
+    problem: str
+
+
+def headers_of(message: Message) -> RecordHeaders:
+    """Return the headers of a message.
+
+    Raises:
+        ValueError: the name of one is not UTF-8.
+    """
     try:
-        headers = _ASK_HEADERS(message) or []
+        headers = _ASK_HEADERS(message)
     except (UnicodeDecodeError, SystemError) as error:
         # The client passes on the interpreter's complaint that it returned a value together with an error.
         cause = error if isinstance(error, UnicodeDecodeError) else error.__cause__
         got = repr(cause.object) if isinstance(cause, UnicodeDecodeError) else str(error)
-        raise ValueError(f"headers: expected names in UTF-8, got {got}") from error
-    pairs = headers.items() if isinstance(headers, dict) else headers
+        damaged = _DamagedNames()
+        damaged.problem = f"headers: expected names in UTF-8, got {got}"
+        # Asked again, the client would return what lacks the name, and not complain.
+        message.set_headers(damaged)  # type: ignore[arg-type]  # it keeps any object
+        raise ValueError(damaged.problem) from error
+    if isinstance(headers, _DamagedNames):
+        raise ValueError(headers.problem)
+    pairs = headers.items() if isinstance(headers, dict) else headers or ()
     return tuple(
         (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
     )

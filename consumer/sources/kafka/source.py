@@ -13,17 +13,18 @@ the checkpoint that is committed with the application's results: there is no con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import AdminClient
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.sources.kafka.partitions import PartitionReader, checked_config
 from broadsheet.consumer.sources.kafka.places import Earliest, Start, topic_name
 from broadsheet.consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
+from broadsheet.consumer.sources.kafka.records import values_with_headers
 from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
@@ -91,6 +92,7 @@ class KafkaSource:
             clock=clock or SystemClock(),
             metrics=metrics or SourceMetrics(),
         )
+        self._prepare = _prepare_of(message_type)
         self._config = checked_config(config)
         self._open_consumer = open_consumer
         self._ids = TopicIds(self._config, open_admin)
@@ -189,8 +191,13 @@ class KafkaSource:
         return PartitionReader(
             self._settings.name,
             lambda: self._open_consumer(read_files(self._config)),
-            prepare_of(self._settings.message_type),
+            self._prepare,
         )
+
+
+def _prepare_of(message_type: MessageType) -> Callable[[Iterable[Message]], None] | None:
+    prepare = prepare_of(message_type)
+    return None if prepare is None else lambda messages: prepare(values_with_headers(messages))
 
 
 def _shift_of(reading: TopicsReading | None, name: str) -> int:

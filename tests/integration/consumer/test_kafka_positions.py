@@ -30,6 +30,7 @@ pytestmark = pytest.mark.etcd
 
 MICROSECONDS = 1_764_000_000_000_000
 YEAR_10000_MS = 253_402_300_800_000
+NO_TEXT = r"headers: expected names in UTF-8, got b'gr\\xf6"
 
 
 def counting(
@@ -274,6 +275,25 @@ async def test_names_of_headers_that_are_no_text_are_an_error_each_time(kafka_se
 
     payloads = await read_from(KafkaSource(topic.name, JsonType(), topic.config), count)
 
-    for payload in payloads + payloads:
-        with pytest.raises(ValueError, match=r"headers: expected names in UTF-8, got b'gr\\xf6"):
+    for number, payload in enumerate(payloads + payloads):
+        # The headers alone, too, before the rest of the metadata and behind it.
+        for _ in range(number % 3):
+            with pytest.raises(ValueError, match=NO_TEXT):
+                _ = payload.headers
+        with pytest.raises(ValueError, match=NO_TEXT):
             _ = payload.metadata
+
+
+async def test_headers_are_read_though_the_time_is_damaged(kafka_servers: str) -> None:
+    """Schema ids are in headers, and a producer's clock is no reason to leave a message out."""
+    topic = TestTopic(kafka_servers)
+    await topic.put("k", numbers(1, 1), timestamp=MICROSECONDS)
+    await topic.put("k", numbers(2, 2), timestamp=YEAR_10000_MS)
+
+    payloads = await read_from(KafkaSource(topic.name, JsonType(), topic.config), 2)
+
+    for payload in payloads + payloads:
+        assert payload.headers == ()
+        with pytest.raises(ValueError, match="timestamp: expected milliseconds"):
+            _ = payload.metadata
+        assert payload.headers == ()

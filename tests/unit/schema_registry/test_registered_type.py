@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from broadsheet.consumer.errors import SourceUnavailableError
 from broadsheet.consumer.schema_registry.registry import SchemaRegistry
-from broadsheet.consumer.sources.received import WithMetadata, prepare_of
+from broadsheet.consumer.sources.received import Payload, WithMetadata, prepare_of
 from broadsheet.journals.content.json import JsonType
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import Label
 
 SCHEMA = '{"type": "record", "name": "Total", "fields": [{"name": "user", "type": "string"}]}'
 VALUE = b"\0\0\0\0\x07body"
@@ -59,16 +61,63 @@ def test_repr_has_no_secret() -> None:
 def test_value_without_a_head_is_a_damaged_message(silent: SchemaRegistry, value: bytes) -> None:
     """The registry is not asked; the error names the subject and what is there."""
     orders = silent.avro("orders")
-    orders.prepare([value])
+    orders.prepare([(value, ())])
     with pytest.raises(ValueError, match=r"subject orders-value: expected a zero byte and") as told:
         orders.decode(value)
     assert (value[:5].hex(" ") or "no bytes") in str(told.value)
 
 
+@dataclass(frozen=True)
+class Metadata:
+    """Of a message with headers."""
+
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Headed(Payload[Metadata]):
+    """The payload of a source that knows headers."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Those of its metadata."""
+        return self.metadata.headers
+
+
+def test_header_decides_the_form_of_a_source_s_payload(silent: SchemaRegistry) -> None:
+    """A value that could be read by the id before its body is damaged, and the registry is not asked."""
+    orders = silent.avro("orders")
+    hostile = Headed(VALUE, Metadata((("__value_schema_id", b"\0\0\0\0\x07"),)))
+    damaged = pytest.raises(ValueError, match="subject orders-value: header __value_schema_id")
+    with damaged:
+        orders.decode(hostile)
+    with damaged:
+        orders.decode(VALUE, hostile.headers)
+    with pytest.raises(SourceUnavailableError):
+        orders.decode(Headed(VALUE, Metadata((("__key_schema_id", b""),))))
+
+
+def test_tombstone_with_a_header_is_no_empty_message(silent: SchemaRegistry) -> None:
+    """Of protobuf, no bytes are a message."""
+    header = ("__value_schema_id", b"\x01" + bytes(17))
+    absent = Headed(None, Metadata((header,)))
+    labels = silent.protobuf("orders", Label)
+    assert labels.decode(b"", [header]) == Label()
+    with pytest.raises(ValueError, match="subject orders-value: expected a value, got a tombstone"):
+        labels.decode(absent)
+
+
+def test_id_in_a_place_that_there_is_not_is_refused(silent: SchemaRegistry) -> None:
+    """At the declaration; an encoder without room for headers refuses, too."""
+    with pytest.raises(ValidationError, match="id_in: expected prefix or header, got 'suffix'"):
+        silent.json("orders", id_in="suffix")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="subject orders-value: expected an output with headers"):
+        silent.avro("orders", SCHEMA, id_in="header").encode({"user": "a"})
+
+
 def test_registry_that_does_not_answer_is_no_fault_of_a_message(silent: SchemaRegistry) -> None:
     """Of a source and of an output alike: the attempt is made again."""
     orders = silent.avro("orders", SCHEMA)
-    for call in (lambda: orders.prepare([VALUE]), lambda: orders.encode({"user": "a"})):
+    for call in (lambda: orders.prepare([(VALUE, ())]), lambda: orders.encode({"user": "a"})):
         with pytest.raises(SourceUnavailableError, match="schema registry, subject orders-value"):
             call()
 

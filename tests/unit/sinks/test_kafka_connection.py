@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.application import RecordConnection
+from broadsheet.consumer.application import RecordConnection, RecordHeaders
 from broadsheet.consumer.direct import KafkaCluster, KafkaOutput
 from broadsheet.consumer.direct.record_intents import encoded_head, parse_intent
 from broadsheet.consumer.errors import OutputDoubtError, SinkFencedError, UnsupportedSpecError
 from broadsheet.consumer.shard.record_outputs import RecordOutputs
 from broadsheet.consumer.stores.kafka.marker import DIRECT_METADATA, inline_metadata
 from broadsheet.consumer.stores.kafka.store import KafkaStore
+from broadsheet.journals.content.json import JsonType
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.testing.stores.subject import FixedShard
@@ -30,6 +31,7 @@ KEYS = 5
 SINK = "/root/shard"
 MARKER = (SINK, "broadsheet-checkpoints", 0)
 KEY = "kafka:default"
+STAMP = "stamp"
 DURABLE: Future[object] = Future()
 DURABLE.set_result(None)
 PLACES = ("before", "stored", "begun", "half", "all", "marked", "committed", "after", "opening")
@@ -69,9 +71,17 @@ def recovered(world: World, connection: RecordConnection) -> None:
     connection.acknowledge(intent, None, recovered=True).result(30)
 
 
+class Stamped(JsonType):
+    """JSON whose readers need a header, as they do where schema ids are there; implements `EncodesRecords`."""
+
+    def encode_record(self, message: Any) -> tuple[bytes, RecordHeaders]:
+        """Return the header with the message."""
+        return self.encode(message), ((STAMP, str(message["n"]).encode()),)
+
+
 def output(world: World) -> KafkaOutput:
     """Return the output."""
-    return KafkaOutput("out", world.cluster(), key="key")
+    return KafkaOutput("out", world.cluster(), Stamped(), key="key")
 
 
 def publish(connection: RecordConnection, to: KafkaOutput, number: int) -> None:
@@ -103,6 +113,7 @@ def sent(kafka: VirtualKafka) -> dict[bytes, list[int]]:
     numbers, partitions = defaultdict(list), defaultdict(set)
     for record in kafka.committed:
         message = json.loads(record.value or b"")
+        assert list(record.headers) == [(STAMP, str(message["n"]).encode())]
         numbers[record.key or b""].append(message["n"])
         partitions[record.key].add(record.partition)
     assert all(len(each) == 1 for each in partitions.values())
@@ -282,6 +293,51 @@ def test_record_over_the_topics_limit_is_refused_before_the_commit() -> None:
 
     with pytest.raises(ValidationError, match="topic out"):
         connection.add(output(world), b"v" * 600, None, ())
+
+
+def test_headers_of_the_message_type_are_in_the_commit_beside_the_application_s() -> None:
+    """So a restart needs no registry to send them; they count in what a transaction may hold."""
+    world = World()
+    connection, to = open_connection(world), output(world)
+    connection.add(to, {"key": "a", "n": 1}, None, [("trace", None)])
+    with_headers = connection.queued_bytes
+    (record,) = parse_intent(connection.take_intent(), "intent").records
+    assert record.headers == (("trace", None), (STAMP, b"1"))
+
+    connection.add(to, record.value, b"a", ())
+
+    assert connection.queued_bytes < with_headers - len("trace" + STAMP)
+    (plain,) = parse_intent(connection.take_intent(), "intent").records
+    assert plain.headers == (), "bytes are sent as they are"
+
+
+def test_second_header_of_the_message_type_s_name_is_refused() -> None:
+    """Readers would find two schemas; nothing of the record is taken."""
+    world = World()
+    connection, to = open_connection(world), output(world)
+    with pytest.raises(ValidationError, match=r"headers\[stamp\]: expected none"):
+        connection.add(to, {"key": "a", "n": 1}, None, [(STAMP, b"2")])
+    assert connection.queued_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ([("h", b"")] * 46, 500),  # Each has two lengths, which a broker counts.
+        ([("ü" * 245, None)], 490),  # In UTF-8 twice as long as it has letters.
+        ([("h", b"v" * 489)], 490),
+    ],
+)
+def test_headers_count_in_the_length_of_a_record(
+    headers: list[tuple[str, bytes | None]], length: int
+) -> None:
+    """As at the broker, which would refuse for ever what the store has committed."""
+    settings = {"max.message.bytes": str(512 + length)}
+    world = World(kafka=VirtualKafka({"out": 1}, settings=settings))
+    connection = open_connection(world)
+
+    with pytest.raises(ValidationError, match=f"expected a record of {length} bytes at most"):
+        connection.add(output(world), b"", None, headers)
 
 
 def test_store_in_the_same_cluster_is_refused() -> None:

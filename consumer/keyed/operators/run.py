@@ -357,7 +357,12 @@ class StreamRun:
     def queries(self) -> StoreQueries:
         """Answers about keys, on any thread."""
         tables = {
-            name: AskedStage(name, node.operator, self._stages[node][1].variable)
+            name: AskedStage(
+                name,
+                node.operator,
+                self._stages[node][1].variable,
+                behind_ms=self._plan.behind_ms[node],
+            )
             for name, node, _ in self._shown()
         }
         return StoreQueries(self._store, tables, self._plan.mode)

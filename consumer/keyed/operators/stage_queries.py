@@ -24,17 +24,21 @@ class AskedStage:
     due_family = FILED
     is_due_early = True
 
-    def __init__(self, name: str, operator: Operator, variable: bytes) -> None:
+    def __init__(
+        self, name: str, operator: Operator, variable: bytes, *, behind_ms: int = 0
+    ) -> None:
         """Describe it.
 
         Args:
             name: Of the table.
             operator: One that shows what it has open.
             variable: Of its rows.
+            behind_ms: The operator goes so far behind the watermark: rows are due by this one.
         """
         self._name = name
         self._operator = operator
         self._variable = variable
+        self._behind = behind_ms
 
     @property
     def codec(self) -> KeyCodec:
@@ -102,7 +106,7 @@ class AskedStage:
     def due_of(self, rows: RowSnapshot, place: bytes) -> list[int]:
         """Return when rows of a key are due."""
         stored = self._of_key(rows, place, Meter())
-        return sorted(each.due_ms for each in stored if each.due_ms is not None)
+        return sorted(each.due_ms + self._behind for each in stored if each.due_ms is not None)
 
     def confirmed(
         self, rows: RowSnapshot, entries: Sequence[tuple[int, bytes]]
@@ -117,8 +121,8 @@ class AskedStage:
                 continue
             row = rows.get(STATE + name)
             due = None if row is None else expiry_of(row)
-            if due is not None and time <= due:
-                found[name] = due
+            if due is not None and time <= due + self._behind:
+                found[name] = due + self._behind
         return [(due, name[:-SUFFIX_BYTES]) for name, due in found.items()]
 
     def _shown(self, stored: Sequence[StoredRow], columns: pa.Schema) -> pa.Table:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from broadsheet.consumer.stores.keyed_queries import TimerRange
 from broadsheet.keyed import Stream, count, session, stream, sum_, tumbling, until
 from broadsheet.runtime.errors import ValidationError
 from tests.support.stream_runs import PlanLives, Rows, StoreLives
@@ -156,3 +157,21 @@ def test_rows_whose_interval_ends_anywhere_have_no_event_times() -> None:
     joined = left.join(_views().key_by("k"), lower="0ms", upper=until("until"), how="left")
     with pytest.raises(ValidationError, match="an outer join until a column"):
         joined.key_by("k").window(tumbling("10ms"))
+
+
+def test_open_window_behind_others_is_due_when_it_will_be_emitted(
+    new_lives: Callable[[Stream], tuple[StoreLives, PlanLives]],
+) -> None:
+    """A question for timers finds it, from the first entry of the index and from the one that a restart makes."""
+    store, plan = new_lives(CHAINS["left join, then windows"]())
+    orders = [{"k": "a", "t": time, "v": 1} for time in (5, 70)]
+    plan.transact({"orders": orders, "views": [{"k": "a", "t": 5, "w": 2}, {"k": "b", "t": 70}]})
+    assert _drained(plan) == []
+    for _ in range(2):
+        # The window [0, 10) ends 50 ms late, because a row without a partner waits so long.
+        for until_ms, found in ((59, []), (60, [60])):
+            wanted = TimerRange(until_ms=until_ms)
+            page = plan.run.queries.timers("operator_2", wanted)
+            assert page.table.column("due_ms").to_pylist() == found
+        store.reopen()
+        plan.restore()

@@ -1,16 +1,25 @@
-"""Appends of commands: those that are published while an append is under way go into the next one together."""
+"""Appends of commands: those that are published while an append is under way go into the next one together.
+
+A command journal may be divided meanwhile: it refuses the append, which goes into one of its parts then, always the
+same, so that commands keep their order (`broadsheet.journals.message.division`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.errors import AppendOutcomeUnknownError
+from broadsheet.journals.errors import (
+    AppendOutcomeUnknownError,
+    JournalError,
+    RegisterMismatchError,
+)
 from broadsheet.journals.message.batch import MessageType
+from broadsheet.journals.message.division import KEYLESS, UNDIVIDED, is_divided
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
@@ -26,7 +35,7 @@ class _Batch:
     content: Sequence[bytes] = ()
     waiting: int = 0
     """Callers that have not given up."""
-    end: int | None = None
+    end: Mapping[str, int] | None = None
     error: Exception | None = None
 
     @property
@@ -46,6 +55,8 @@ class CommandAppender:
     ) -> None:
         self._journals = journals
         self._journal = journal
+        self._takes = journal.journal
+        """The journal, or its part that takes commands since it was divided."""
         self._encoding = encoding
         self._clock = MessageClock()
         self._publisher = Publisher(self._clock, new_producer_id())
@@ -54,8 +65,8 @@ class CommandAppender:
         self._next = _Batch()
 
     # `Any`: a message is of the class of its encoding.
-    async def append(self, message: Any) -> int:
-        """Append a message; return an offset at or behind its end.
+    async def append(self, message: Any) -> Mapping[str, int]:
+        """Append a message; return an offset at or behind its end, by the journal that took it.
 
         If the caller is cancelled, the message may be appended nevertheless.
 
@@ -93,12 +104,28 @@ class CommandAppender:
         except Exception as error:  # Told to all who wait for the batch.
             batch.error = error
 
-    async def _append(self, content: Sequence[bytes]) -> int:
+    async def _append(self, content: Sequence[bytes]) -> Mapping[str, int]:
         repeats = 0
         while True:
+            journal = self._takes
             try:
-                return (await self._journals.append(self._journal.journal, content)).commit.end
+                appended = await self._journals.append(journal, content, check_registers=UNDIVIDED)
+                return {journal: appended.commit.end}
             except AppendOutcomeUnknownError:
                 repeats += 1
                 if repeats > REPEATS_MAX:
                     raise
+            except RegisterMismatchError as error:
+                if not is_divided(error.registers):
+                    raise
+                if repeats:
+                    # It may be there already, and would come twice.
+                    raise AppendOutcomeUnknownError(
+                        journal, "an answer was lost, and then the journal was divided"
+                    ) from error
+                await self._journals.learn_divided(journal)
+                self._takes = self._journals.divided.part_of(journal, KEYLESS)
+                if self._takes == journal:
+                    raise JournalError(
+                        journal, "it is divided, and none of its parts was found"
+                    ) from error

@@ -217,8 +217,7 @@ class Commands(Generic[RequestT, ResponseT]):
             id=_checked_id(command_id) or uuid4().hex, shard=shard.id, request=msgspec.Raw(encoded)
         )
         journal = self._journal_of(shard)
-        end = await self._appender(shard.journals, journal).append(command)
-        await resolution.read_through({journal: end})
+        await resolution.read_through(await self._appender(shard.journals, journal).append(command))
         kept = await resolution.call(self._answers.get, command.id)
         if kept is None:
             raise CommandAnswerForgottenError(command.id)
@@ -230,7 +229,10 @@ class Commands(Generic[RequestT, ResponseT]):
         return journal == self._prefix or journal.startswith(f"{self._prefix}/")
 
     def _journal_of(self, shard: Shard) -> str:
-        found = [each.journal for each in shard.spec.sources if self._is_ours(each.journal)]
+        # The appender finds the parts of a divided one.
+        named = {each.after or each.journal for each in shard.spec.sources}
+        behind = {each.journal for each in shard.spec.sources if each.after}
+        found = sorted(name for name in named - behind if self._is_ours(name))
         if len(found) != 1:
             raise ValidationError(
                 f"shard {shard.id}: sources",

@@ -344,6 +344,6 @@ def _check_journal(journal: JournalSpec) -> None:
         raise ValidationError(
             "journal",
             f"journal {name} has no label {PUBLISHERS}={PUBLISHERS_CHECKED}. Set it if all that publish there are "
-            "shards of this cluster, and writers of this release or later: others, such as Gazette's publishers and "
-            "Spark's sink, do not see that a journal is divided",
+            "shards of this cluster, and writers of this release or later: others, such as Gazette's publishers, do "
+            "not see that a journal is divided, and Spark's sink is refused from then on",
         )

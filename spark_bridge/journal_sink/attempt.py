@@ -77,21 +77,47 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
         plan.access, chunk_bytes=BULK_CHUNK_BYTES, whole_bytes_max=_WHOLE_BYTES_MAX
     ) as journals:
         chunk = await asyncio.to_thread(chunks.next)
+        begun: set[str] = set()
         while chunk:
             # The next chunk is encoded while this one is appended.
             async with TaskGroup() as tasks:
-                appending = tasks.start_soon(_append(journals, chunk), name="append")
+                appending = tasks.start_soon(_append(journals, chunk, begun), name="append")
                 chunk = await asyncio.to_thread(chunks.next)
                 await appending
     return chunks.attempt()
 
 
-async def _append(journals: JournalClient, chunk: Chunk) -> None:
+async def _append(journals: JournalClient, chunk: Chunk, begun: set[str]) -> None:
+    """Append a chunk; the journals that took an earlier one are `begun`, and take the attempt to its end."""
     from broadsheet.runtime.task_group import TaskGroup
 
     async with TaskGroup() as tasks:
         for journal, content in chunk.items():
-            tasks.start_soon(journals.append(journal, content), name=f"append {journal}")
+            appending = _append_to(journals, journal, content, begins=journal not in begun)
+            tasks.start_soon(appending, name=f"append {journal}")
+    begun.update(chunk)
+
+
+async def _append_to(
+    journals: JournalClient, journal: str, content: list[bytes | memoryview], *, begins: bool
+) -> None:
+    """Append to a journal that must not have been divided before the attempt began there.
+
+    Raises:
+        PublishError: it was: shards read its parts behind its seal, and would read these rows out of order.
+    """
+    from broadsheet.journals.errors import RegisterMismatchError
+    from broadsheet.journals.message.division import UNDIVIDED, is_divided
+
+    try:
+        await journals.append(journal, content, check_registers=UNDIVIDED if begins else None)
+    except RegisterMismatchError as error:
+        if not is_divided(error.registers):
+            raise
+        raise PublishError(
+            f"journal {journal} was divided by key (`shardctl journals split`), and takes no new rows; Spark's sink "
+            "does not divide rows among its parts. Publish them by a shard or a MessageWriter, or into another topic"
+        ) from error
 
 
 class _Chunks:

@@ -14,8 +14,10 @@ from broadsheet.cli.names import JournalName
 from broadsheet.cli.options import command_options, flag, option
 from broadsheet.cli.output.messages import say
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.errors import JournalNotFoundError, RegisterMismatchError
+from broadsheet.journals.message.division import UNDIVIDED, is_divided
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import AppendResponse
 
 APPEND_BYTES_MAX = 4 * 1024 * 1024
 """Input read before it is appended; whole lines with `--lines`, so that no append splits one."""
@@ -56,7 +58,7 @@ async def append_journal(connection: Connection, options: _AppendOptions) -> Non
                 checked = content if check is None else check.checked(content)
                 if not checked:
                     continue
-                commit = (await client.append(journal, checked)).commit
+                commit = (await _append(client, journal, checked)).commit
                 begin = appended.partition(",")[0] or f"[{commit.begin}"
                 appended = f"{begin}, {commit.end})"
             if check is not None:
@@ -65,6 +67,24 @@ async def append_journal(connection: Connection, options: _AppendOptions) -> Non
             error.add_note(f"appended before it: {appended or 'nothing'}")
             raise
     say(f"appended {appended} to {journal}" if appended else "nothing to append")
+
+
+async def _append(client: JournalClient, journal: str, content: bytes) -> AppendResponse:
+    """Append to a journal that was not divided.
+
+    Raises:
+        ValidationError: it was: bytes behind its seal would be read out of order, or not at all.
+    """
+    try:
+        return await client.append(journal, content, check_registers=UNDIVIDED)
+    except RegisterMismatchError as error:
+        if not is_divided(error.registers):
+            raise
+        raise ValidationError(
+            "journal",
+            f"{journal} was divided by key, and takes nothing new: publish messages (`shardctl journals publish`), "
+            "which go into its parts",
+        ) from error
 
 
 async def _check_of(client: JournalClient, journal: str) -> LineCheck | None:

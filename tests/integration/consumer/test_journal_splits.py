@@ -20,6 +20,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import Put
 from broadsheet.consumer.client import ElasticClient, ShardClient
+from broadsheet.consumer.commands.appender import CommandAppender
 from broadsheet.consumer.elastic.journal_split import sealed_at
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.service import Service
@@ -455,6 +456,39 @@ async def test_writer_with_a_stale_view_goes_on_into_the_parts(
             assert [each["n"] for each in found if each["key"] == key] == [0, 1, 2]
         among = await open_topic(others, selector="broadsheet.dev/publishers=checked")
         assert [each.journal for each in among.partitions] == [MIDDLE], "parts are no partitions"
+
+
+async def test_commands_go_on_in_a_part_and_bytes_are_refused(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """Their sender knows nothing of the division: a divided journal refuses it, and all go into one part, in order.
+    Bytes that are appended as they are have no key, and are refused by name.
+    """
+    await create_middle(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+        JournalClient(cluster.broker_address) as others,
+    ):
+        await client.apply(upserts(shard(READER, MIDDLE)))
+        await wait_for_primaries(client, READER)
+        appender = CommandAppender(others, MappedJournal(MIDDLE, NDJSON), JsonType())
+        assert (await appender.append({"key": "k", "n": 0})).keys() == {MIDDLE}
+        await elastic.split_journal(MIDDLE)
+        await until_divided(elastic)
+        await appender.append({"key": "k", "n": 1})
+        (part,) = await appender.append({"key": "k", "n": 2})
+        assert part in PARTS
+        await eventually(lambda: _has_passed(journals, 3))
+        found = await committed(journals, OUTPUT)
+        assert [(each["n"], each["by"]) for each in found] == [(0, MIDDLE), (1, part), (2, part)]
+        raw = cluster.directory / "raw"
+        await asyncio.to_thread(raw.write_bytes, b"{}\n")
+        line = f"shardctl journals append {MIDDLE} -f {raw} --broker {cluster.broker_address}"
+        refused = await asyncio.to_thread(shardctl, line)
+        assert "was divided by key" in refused.stderr
+    assert not await _messages_behind_the_seal(journals)
 
 
 async def test_publisher_that_moves_to_a_member_with_a_stale_view_goes_on_in_the_parts(

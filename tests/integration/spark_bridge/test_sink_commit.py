@@ -20,6 +20,7 @@ from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.division import DIVIDED
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.content.json_lines import JsonLines
@@ -179,6 +180,20 @@ async def test_publication_cut_off_anywhere_is_there_once(
 
     assert await seen(target) == Counter(range(20))
     assert published == (again if step is CommitStep.STARTED else first)
+
+
+async def test_journal_that_was_divided_takes_no_rows(target: CommitTarget) -> None:
+    """Shards read its parts behind its seal: rows that came behind it would be read out of order. What was written
+    before is committed there.
+    """
+    before = await write(target, range(20))
+    assert set(before.journals) == set(JOURNALS)
+    async with JournalClient(target.access.address) as journals:
+        await journals.append(JOURNALS[0], before.acknowledgement, union_registers=DIVIDED)
+
+    with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} was divided"):
+        await write(target, range(20, 40))
+    await commit_publication(target, "before", target.record_of([before]))
 
 
 async def test_two_drivers_of_one_query_commit_a_batch_once(target: CommitTarget) -> None:

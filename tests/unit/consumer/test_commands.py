@@ -35,6 +35,7 @@ from broadsheet.journals import (
     MessageType,
     Publisher,
 )
+from broadsheet.journals.message.division import UNDIVIDED
 from broadsheet.runtime.errors import ServiceError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing import Step, TestCluster
@@ -326,8 +327,9 @@ class _Journals:
         self.go = asyncio.Event()
         self.refuses = False
 
-    async def append(self, journal: str, content: Any) -> Any:
+    async def append(self, journal: str, content: Any, *, check_registers: Any) -> Any:
         """Append, or refuse."""
+        assert check_registers is UNDIVIDED
         self.appends.append(b"".join(content))
         end = len(self.appends)
         await self.go.wait()
@@ -363,7 +365,7 @@ async def test_commands_that_come_during_an_append_share_the_next_one() -> None:
     assert [call.cancelled() for call in calls] == [True, True] + [False] * 98
     # What its caller left is sent again, because others wait for it: the same bytes.
     assert journals.appends[1] == journals.appends[2]
-    assert {call.result() for call in calls[2:]} == {3}
+    assert [call.result() for call in calls[2:]] == [{JOURNAL: 3}] * 98
 
 
 async def test_append_that_fails_is_told_to_all_who_wait_for_it() -> None:
@@ -377,4 +379,4 @@ async def test_append_that_fails_is_told_to_all_who_wait_for_it() -> None:
     )
     assert [type(each) for each in failed] == [ServiceError] * 3
     journals.refuses = False
-    assert await appender.append({"n": 3}) == len(journals.appends)
+    assert await appender.append({"n": 3}) == {JOURNAL: len(journals.appends)}

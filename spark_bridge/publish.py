@@ -224,7 +224,7 @@ def _write_uncommitted(
         .sortWithinPartitions(*(plain[name] for name in order_by))
         .mapInArrow(
             _TaskWriter(plan, df.columns),
-            "messages long, acknowledgement binary, journals array<string>",
+            "messages long, acknowledgement binary, journals array<string>, producer long",
         )
         .collect()
     )
@@ -233,6 +233,7 @@ def _write_uncommitted(
             messages=row.messages,
             acknowledgement=bytes(row.acknowledgement),
             journals=tuple(row.journals),
+            producer=row.producer,
         )
         for row in written
     ]
@@ -255,11 +256,13 @@ class _TaskWriter:
                 ("messages", pa.int64()),
                 ("acknowledgement", pa.binary()),
                 ("journals", pa.list_(pa.string())),
+                ("producer", pa.int64()),
             ]
         )
         row: dict[str, Any] = {
             "messages": attempt.messages,
             "acknowledgement": attempt.acknowledgement,
             "journals": list(attempt.journals),
+            "producer": attempt.producer,
         }
         yield pa.RecordBatch.from_pylist([row], schema=schema)

@@ -160,6 +160,7 @@ class _Chunks:
             ),
             journals=tuple(sorted(self._journals)),
             content=self._content,
+            producer=self._stamper.producer,
         )
 
     def _encode(self, batch: pa.RecordBatch, chunk: Chunk) -> None:

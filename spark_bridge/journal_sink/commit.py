@@ -26,7 +26,12 @@ import msgspec
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from broadsheet.journals.errors import AppendOutcomeUnknownError, JournalNotFoundError
+from broadsheet.journals.errors import (
+    AppendOutcomeUnknownError,
+    JournalNotFoundError,
+    RegisterMismatchError,
+)
+from broadsheet.journals.message.rollback import not_rolled_back
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_store
@@ -45,6 +50,8 @@ from broadsheet.spark_bridge.journal_sink.commit_rules import (
 )
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 from broadsheet.spark_bridge.keys import publication_key
+from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.labels import selector
 
 if TYPE_CHECKING:
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -270,7 +277,7 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
     """Append a publication's acknowledgements, one append a journal; repeated ones do no harm.
 
     Raises:
-        PublishError: a journal does not exist any more.
+        PublishError: a journal does not exist any more, or an operator has rolled rows back there.
         ServiceError: a broker refused.
         TimeoutError: the brokers did not take them in time.
     """
@@ -282,7 +289,12 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
     ):
         for journal, intent in record.intents.items():
             try:
-                await _append_again(journals, journal, intent)
+                await _append_again(journals, journal, intent, record.producers_in(journal))
+            except RegisterMismatchError as error:
+                raise PublishError(
+                    f"journal {journal} holds rows that are committed, and that an operator has rolled back there "
+                    f"(`shardctl journals roll-back`): its readers drop them. {error}"
+                ) from error
             except JournalNotFoundError as error:
                 # Not taken for done: a journal that is restored later would hold the rows, and not their commit.
                 raise PublishError(
@@ -298,10 +310,18 @@ async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
         _log.info("publications.pruned", root=target.root, records=pruned)
 
 
-async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:
-    """Repeat an append until the broker answers."""
+async def _append_again(
+    journals: JournalClient, journal: str, intent: bytes, producers: Iterable[int]
+) -> None:
+    """Repeat an append until the broker answers.
+
+    Raises:
+        RegisterMismatchError: an operator has rolled back what one of the producers wrote to the journal.
+    """
+    names = [label for each in producers for label in not_rolled_back(each).labels]
+    check = selector(exclude=LabelSet(labels=sorted(names, key=lambda label: label.name)))
     # Repeated although the append may have landed, because readers discard a second acknowledgement.
     repeating = AsyncRetrying(
         retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
     )
-    await repeating(journals.append, journal, intent)
+    await repeating(journals.append, journal, intent, check_registers=check if names else None)

@@ -35,6 +35,8 @@ class CommitAttempt:
     """Journals that it wrote to."""
     content: RowContent = field(default_factory=RowContent)
     """Of its rows; only streams need it."""
+    producer: int = 0
+    """Of its messages, 48 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,14 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str = ""
     """`RowContent.text` of a micro-batch's rows, and `:ROWS` if messages hold several; empty in records of earlier
     versions."""
+
+    producers: list[int] = []
+    """Of each of `acknowledgements`; empty in records of earlier versions."""
+
+    def producers_in(self, journal: str) -> list[int]:
+        """Return the producers of the attempts that wrote to a journal."""
+        bits = int(self.attempts[journal], 16)
+        return [each for index, each in enumerate(self.producers) if bits >> index & 1]
 
     @property
     def intents(self) -> dict[str, bytes]:
@@ -134,6 +144,7 @@ def publication_of(
         committed_at=committed_at,
         batch=batch,
         content="" if batch == NO_BATCH else _recorded(content, messages),
+        producers=[attempt.producer for attempt in written],
     )
 
 

@@ -21,6 +21,7 @@ from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.division import DIVIDED
+from broadsheet.journals.message.rollback import rolled_back
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.content.json_lines import JsonLines
@@ -194,6 +195,21 @@ async def test_journal_that_was_divided_takes_no_rows(target: CommitTarget) -> N
     with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} was divided"):
         await write(target, range(20, 40))
     await commit_publication(target, "before", target.record_of([before]))
+
+
+async def test_rows_that_an_operator_rolled_back_are_not_committed_in_silence(
+    target: CommitTarget,
+) -> None:
+    """A job may seem to be dead between its tasks and its commit: it learns which journal lacks its rows."""
+    first, second = await write(target, range(20)), await write(target, range(20, 40))
+    async with JournalClient(target.access.address) as journals:
+        await journals.append(
+            JOURNALS[1], first.acknowledgement, union_registers=rolled_back(second.producer)
+        )
+
+    await commit_publication(target, "first", target.record_of([first]))
+    with pytest.raises(PublishError, match=f"journal {JOURNALS[1]} .* rolled back"):
+        await commit_publication(target, "both", target.record_of([first, second]))
 
 
 async def test_two_drivers_of_one_query_commit_a_batch_once(target: CommitTarget) -> None:

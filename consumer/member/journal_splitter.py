@@ -67,6 +67,7 @@ from broadsheet.consumer.rpc.journal_messages import (
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
+    JournalNotFoundError,
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
@@ -209,7 +210,13 @@ class JournalSplitter:
         """
         parts = [JournalPart(each.journal, KeyRange(each.begin, each.end)) for each in record.parts]
         names = [each.journal for each in parts]
-        spec = (await self._journals.get(journal)).spec
+        try:
+            spec = (await self._journals.get(journal)).spec
+        except JournalNotFoundError:
+            if record.phase is not JournalSplitPhase.SEALED or self._is_read(journal):
+                raise
+            await self._end(journal)  # An operator deleted it, and changed the shards.
+            return
         if sealed_at(spec) is None:
             await self.make_parts(spec, parts)
             await self.give_parts(journal, names)
@@ -228,9 +235,15 @@ class JournalSplitter:
         # Again, because a change of sources that was under way did not have the parts.
         await self.give_parts(journal, names)
         await self.end_sources(journal)
+        await self._end(journal)
+
+    async def _end(self, journal: str) -> None:
         await self._etcd.txn((), (Delete(journal_split_key(self._root, journal)),))
         self._readings.pop(journal, None)
         _log.info("journal_split.done", journal=journal)
+
+    def _is_read(self, journal: str) -> bool:
+        return any(reads(shard_of(each).spec, journal) for each in self._key_space.items.values())
 
     async def find_sealed(self) -> None:
         """Have a record of each sealed journal that a shard reads: one may read it again long after the division.

@@ -625,6 +625,28 @@ async def test_journal_that_is_written_behind_its_seal_stays_among_the_sources(
         assert MIDDLE in [each.journal for each in (await _listed(client)).spec.sources]
 
 
+async def test_division_ends_when_its_journal_is_deleted_and_no_shard_reads_it(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """An operator may give a sealed journal up: as long as a shard reads it, the division says that it is gone."""
+    await create_middle(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        reader = shard(READER, MIDDLE)
+        reader.disable = True
+        await client.apply(upserts(reader))
+        await elastic.split_journal(MIDDLE)
+        await until_sealed(elastic, f"shard {READER} is paused")
+        revision = (await journals.get(MIDDLE)).mod_revision
+        await journals.apply([JournalApply.Change(delete=MIDDLE, expect_mod_revision=revision)])
+        await until_sealed(elastic, MIDDLE)
+        await client.apply(upserts(shard(READER, *PARTS), expect=-1))
+        await until_divided(elastic)
+
+
 async def _has_passed(journals: JournalClient, messages: int) -> bool:
     return len(await committed(journals, OUTPUT)) >= messages
 

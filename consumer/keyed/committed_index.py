@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -42,6 +43,8 @@ _NUMBER: Final = LOCAL + b"number"
 _CHECKPOINT: Final = LOCAL + b"checkpoint"
 _SEGMENT: Final = LOCAL + b"segment"
 _STEP: Final = 4096
+_PART_ROWS: Final = 512
+"""Rows of a frame that are written at once while the index is made."""
 
 
 class CommittedRowsView:
@@ -104,9 +107,13 @@ class CommittedIndex:
         Raises:
             StoreError: a row is none of a keyed store.
         """
-        with self._reading(frame):
-            changes = {**rows, **entries_of(rows)}
-        self.rows.write(changes)
+        # In parts, because each holds up the other threads, such as those of shards that serve. No part counts before
+        # all are there.
+        left = iter(rows.items())
+        while part := dict(islice(left, _PART_ROWS)):
+            with self._reading(frame):
+                changes = {**part, **entries_of(part)}
+            self.rows.write(changes)
         self.segments = {**self.segments, **frame.segments}
         if frame.number:
             self._loading = frame.number, frame.checkpoint

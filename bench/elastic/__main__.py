@@ -3,9 +3,10 @@
     split      a keyed shard that has --keys keys is split while rows come: `split_pause_p50_s` and
                `split_pause_max_s` are of the longest waits of a row, one of each trial, from when it was due to its
                committed answer; `split_calm_max_s` is the same before the split, `split_s` from its call until the
-               new shard serves.
+               new shard serves. `split_switch_p50_s` and `split_switch_max_s` are of the rows that were due within half
+               a second of the new shard's first answer
     merge      the two shards of such a split are merged again while rows come: `merge_pause_p50_s`,
-               `merge_pause_max_s`, `merge_calm_max_s` and `merge_s`, likewise
+               `merge_pause_max_s`, `merge_switch_p50_s` and so on, likewise
     speedup    a keyed shard that has --keys keys works off --rows rows, and again once it is split in two, each half on
                a member of its own: `split_speedup` is the ratio of rows a second. Broker and publisher take a part of
                the same processors

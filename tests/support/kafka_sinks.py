@@ -20,6 +20,8 @@ from broadsheet.consumer.stores.kafka.store import KafkaStore
 from tests.support.eventually import eventually_sync
 
 _POLL_SECONDS = 0.02
+_NEW_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""Errors that a broker answers of a topic for a moment after it was made."""
 
 
 class Sent(NamedTuple):
@@ -70,7 +72,7 @@ class CommittedReader:
                     ends[each.partition] = self._ends.get_watermark_offsets(each, timeout=10)[1]
             except KafkaException as error:
                 # Of a topic that was made just now.
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if error.args[0].code() not in _NEW_TOPIC:
                     raise
                 return False
             return True

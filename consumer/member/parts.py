@@ -392,7 +392,9 @@ def _local_shards(
     local_shards = LocalShards(
         key_space,
         member_id=given.config.member_id,
-        new_shard=lambda spec, assignment: LiveShard(spec, assignment, environment),
+        new_shard=lambda spec, assignment, created: LiveShard(
+            spec, assignment, environment, created_revision=created
+        ),
         group=given.shard_tasks,
         registry=given.registry,
     )

@@ -142,11 +142,18 @@ def _instruction(running: Replica | None, assigned: Assigned) -> Instruction:
         return Start(assigned)
     if assigned.item.kv.create_revision != running.spec_create_revision:
         return Replace(assigned, is_other_shard=True)
-    if assigned.assignment.slot < running.slot:
+    slot = assigned.assignment.slot
+    # A promotion carries the status over. An assignment without one is a new one, of which nobody has told anything.
+    if slot == 0 < running.slot or (slot < running.slot and _has_status(assigned)):
         return Promote(assigned)
     if assigned.assignment.kv.create_revision == running.create_revision:
         return ShardUpdate(assigned)
     return Replace(assigned)
+
+
+def _has_status(assigned: Assigned) -> bool:
+    status = assigned.assignment.value
+    return isinstance(status, ReplicaStatus) and status.code != ReplicaStatus.IDLE
 
 
 class LocalShards:
@@ -157,7 +164,7 @@ class LocalShards:
         key_space: KeySpace,
         *,
         member_id: MemberId,
-        new_shard: Callable[[ShardSpec, Assignment], LiveShard],
+        new_shard: Callable[[ShardSpec, Assignment, int], LiveShard],
         group: TaskGroup,
         registry: CollectorRegistry,
     ) -> None:
@@ -166,7 +173,8 @@ class LocalShards:
         Args:
             key_space: The mirror; register `apply` as its observer.
             member_id: This process.
-            new_shard: Creates a shard that does not run yet.
+            new_shard: Creates a shard that does not run yet; given its spec, our assignment, and the revision that
+                created it.
             group: Runs the shards; it must live until `join` has returned.
             registry: Shows the shards.
         """
@@ -175,7 +183,6 @@ class LocalShards:
         self._new_shard = new_shard
         self._group = group
         self._shards: dict[ItemId, LiveShard] = {}
-        self._created: dict[ItemId, int] = {}
         """Create revisions of their specs."""
         self._assigned: set[ItemId] = set()
         """Items of which this member has an assignment, whether or not it has seen their specs."""
@@ -209,7 +216,7 @@ class LocalShards:
             item_id: Replica(
                 shard.assignment.slot,
                 shard.assignment.kv.create_revision,
-                self._created[item_id],
+                shard.created_revision,
             )
             for item_id in changed
             if (shard := self._shards.get(item_id)) is not None
@@ -272,9 +279,9 @@ class LocalShards:
 
     def _start(self, target: Assigned) -> None:
         item_id = target.item.item_id
-        shard = self._new_shard(spec_of(target.item), target.assignment)
+        created = target.item.kv.create_revision
+        shard = self._new_shard(spec_of(target.item), target.assignment, created)
         self._shards[item_id] = shard
-        self._created[item_id] = target.item.kv.create_revision
         predecessor = self._teardowns.get(item_id)
         _log.info("shard.assigned", shard=item_id, slot=target.assignment.slot)
         if predecessor is None:
@@ -320,7 +327,6 @@ class LocalShards:
 
     def _end(self, item_id: ItemId, stop: Callable[[], Awaitable[None]]) -> None:
         shard = self._shards.pop(item_id)
-        del self._created[item_id]
         if (starting := self._starting.pop(item_id, None)) is not None:
             # It still waits for its predecessor, and must not start any more.
             starting.cancel()

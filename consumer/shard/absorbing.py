@@ -54,6 +54,7 @@ from broadsheet.consumer.shard.recovery import Recovery
 from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 from broadsheet.wire.key_range import KeyRange, key_range_of
@@ -130,6 +131,15 @@ class AbsorbingTransactions(RestingTransactions, Protocol):
         """Have a transaction begin soon, though nothing may be read."""
         ...
 
+    async def inherit_rollbacks(self, shard_id: str) -> None:
+        """Roll back later what former producers of an absorbed shard left.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+            ServiceError: a journal cannot be read.
+        """
+        ...
+
 
 class Absorbing:
     """Takes over the keys of another shard, if the spec says so. `run` it beside the transactions."""
@@ -194,7 +204,7 @@ class Absorbing:
                 continue
             if not result.succeeded:
                 raise AssignmentLostError(f"shard {self._shard.id} has another primary")
-            await see_spec(self._environment, self._shard.id)
+            await see_spec(self._environment, self._shard)
             return
 
     async def run(self, store: object) -> None:
@@ -203,22 +213,43 @@ class Absorbing:
         Raises:
             AssignmentLostError: the shard is gone.
         """
+        async with TaskGroup() as group:
+            while True:
+                self._changed.clear()
+                absorbed, before = absorbed_by(self._shard.spec), self._owned()
+                if not absorbed:
+                    await self._changed.wait()
+                    continue
+                try:
+                    await self._absorb(store, absorbed)
+                except (AssignmentLostError, ShardStoppedError):
+                    raise
+                # Whatever it is, such as a log that cannot be read: our own keys are served all the same.
+                except Exception as error:
+                    self._phase, self._reason = MergePhase.COPYING, str(error)
+                    _log.info("merge.delayed", shard=self._shard.id, cause=str(error))
+                    await self._tell_once()
+                    await asyncio.sleep(REST_SECONDS)
+                # Also behind an error: the answer to the flip may have been lost.
+                if self._owned() != before:
+                    group.start_soon(self._inherit(absorbed), name=f"inherit {absorbed}")
+
+    def _owned(self) -> KeyRange:
+        return key_range_of(self._shard.spec.labels)
+
+    async def _inherit(self, absorbed: str) -> None:
+        """Have rolled back what former producers of a shard left, which is ours now; for as long as it takes."""
+        backoff = Backoff()
         while True:
-            self._changed.clear()
-            absorbed = absorbed_by(self._shard.spec)
-            if not absorbed:
-                await self._changed.wait()
-                continue
             try:
-                await self._absorb(store, absorbed)
-            except (AssignmentLostError, ShardStoppedError):
+                await self._transactions.inherit_rollbacks(absorbed)
+            except AssignmentLostError:
                 raise
-            # Whatever it is, such as a log that cannot be read: our own keys are served all the same.
-            except Exception as error:
-                self._phase, self._reason = MergePhase.COPYING, str(error)
-                _log.info("merge.delayed", shard=self._shard.id, cause=str(error))
-                await self._tell_once()
-                await asyncio.sleep(REST_SECONDS)
+            except (ServiceError, EtcdError) as error:
+                _log.warning("rollbacks.not_inherited", shard=absorbed, cause=str(error))
+                await backoff.sleep()
+            else:
+                return
 
     async def _absorb(self, store: object, absorbed: str) -> None:
         """Follow the other shard until the merge is committed or cancelled, or something fails."""
@@ -315,7 +346,7 @@ class Absorbing:
         else:
             # No flip of this attempt can succeed behind it, whatever became of our request.
             await release_hold(self._environment, absorbed, encode_hold(hold))
-            await see_spec(self._environment, self._shard.id)
+            await see_spec(self._environment, self._shard)
         self._transactions.unbound()
         self._transactions.go_on()
         self._transactions.standstill.release()

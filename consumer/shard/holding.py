@@ -32,7 +32,7 @@ from broadsheet.consumer.errors import AssignmentLostError, SplitDelayedError
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.input_queue import InputBound
-from broadsheet.consumer.shard.replica_status import AssignedShard
+from broadsheet.consumer.shard.replica_status import AssignedShard, check_same_shard
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 from broadsheet.wire.key_range import key_range_of
@@ -329,7 +329,7 @@ class ForkHolding:
             _log.info("split.late_hold_released", shard=self._shard.id)
 
     async def _see_spec(self) -> None:
-        await see_spec(self._environment, self._shard.id)
+        await see_spec(self._environment, self._shard)
 
     async def _succeeds(self, checkpoint: TxnCheckpoint) -> bool:
         result = await self._environment.etcd.txn(checkpoint.compares, checkpoint.operations)
@@ -350,23 +350,24 @@ async def release_hold(environment: ShardEnvironment, shard_id: str, hold: bytes
             return result.succeeded
 
 
-async def see_spec(environment: ShardEnvironment, shard_id: str) -> None:
+async def see_spec(environment: ShardEnvironment, shard: AssignedShard) -> None:
     """Wait until the mirror shows the spec that etcd has now: it says which keys are the shard's.
 
     Raises:
-        AssignmentLostError: there is none.
+        AssignmentLostError: there is none, or a later shard has its id.
     """
-    key = environment.keys.item(ItemId(shard_id))
+    key = environment.keys.item(ItemId(shard.id))
     backoff = Backoff()
     while True:
         try:
             found = (await environment.etcd.get_range(key)).kvs
         except EtcdError as error:
-            _log.warning("split.spec_waits", shard=shard_id, error=str(error))
+            _log.warning("split.spec_waits", shard=shard.id, error=str(error))
             await backoff.sleep()
             continue
         if not found:
-            raise AssignmentLostError(f"shard {shard_id} was deleted, or absorbed by another one")
+            raise AssignmentLostError(f"shard {shard.id} was deleted, or absorbed by another one")
+        check_same_shard(found[0], shard)
         await environment.key_space.read_back(found[0].mod_revision)
         return
 

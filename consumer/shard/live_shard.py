@@ -82,7 +82,12 @@ class LiveShard:
     """
 
     def __init__(
-        self, spec: ShardSpec, assignment: Assignment, environment: ShardEnvironment
+        self,
+        spec: ShardSpec,
+        assignment: Assignment,
+        environment: ShardEnvironment,
+        *,
+        created_revision: int = 0,
     ) -> None:
         """Make a shard, on the event loop; nothing runs before `start`.
 
@@ -90,7 +95,9 @@ class LiveShard:
             spec: Its current spec. Never changed, replaced by `on_assignment_changed`.
             assignment: Our own assignment as observed; slot 0 is the primary.
             environment: The services and limits of this process.
+            created_revision: Revision that created the shard; 0: not known.
         """
+        self.created_revision = created_revision
         self._spec = spec
         self._assignment = assignment
         self._environment = environment

@@ -171,6 +171,7 @@ class PrimaryAttempt:
         self._reading: TaskGroup | None = None
         self._appends: AppendService | None = None
         self._records: RecordOutputs | None = None
+        self._rollbacks: Rollbacks | None = None
         self._stopping = False
         self._rests = False
         """Transactions were asked to rest, also those of the next machine."""
@@ -388,6 +389,16 @@ class PrimaryAttempt:
         if self._loop is not None:
             self._loop.post(tx.WakeRequested())
 
+    async def inherit_rollbacks(self, shard_id: str) -> None:
+        """Roll back later what former producers of an absorbed shard left.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+            ServiceError: a journal cannot be read.
+        """
+        assert self._rollbacks is not None, "the attempt has begun"
+        await self._rollbacks.inherit(shard_id)
+
     async def on_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`, run on the worker thread between batches.
 
@@ -435,7 +446,9 @@ class PrimaryAttempt:
         """Check the assignment and the shard's crash history, before anything exists that needs tear-down."""
         if not key_range_of(self._shard.spec.labels).is_all:
             _require_divided(self._environment.application)
-        await prove_assignment(self._environment.etcd, self._assignment())
+        environment, shard = self._environment, self._shard
+        item = environment.keys.item(shard.assignment.item_id)
+        await prove_assignment(environment.etcd, shard, item)
         return await self._environment.deaths.admit(self._shard.id)
 
     def _assemble(self) -> _Parts:
@@ -450,7 +463,7 @@ class PrimaryAttempt:
         appends = self._appends = environment.new_appends(shard.fqn)
         recovered = environment.new_plain_appends()
         producer = new_producer_id(environment.random_bytes)
-        rollbacks = Rollbacks.of_attempt(
+        rollbacks = self._rollbacks = Rollbacks.of_attempt(
             environment,
             HeldRecords(environment.rollbacks, shard.id, self._assignment),
             PublishingAttempt(producer, lambda: self._achievements.transactions),

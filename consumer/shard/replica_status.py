@@ -18,7 +18,7 @@ import structlog
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.model import Assignment
-from broadsheet.allocator.ops import Compare, Put
+from broadsheet.allocator.ops import Compare, Get, KeyValue, Put
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import AssignmentLostError
 from broadsheet.consumer.shard.environment import RevisionWaiter
@@ -149,29 +149,57 @@ class AssignedShard(Shard, Protocol):
         ...
 
     @property
+    def created_revision(self) -> int:
+        """Revision that created the shard, of which we are a replica; 0: not known."""
+        ...
+
+    @property
     def primary(self) -> bool:
         """True if the assignment makes us its primary."""
         ...
 
 
-async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
+async def prove_assignment(etcd: Etcd, shard: AssignedShard, item: bytes) -> None:
     """Ask etcd itself whether the shard is still ours, before a restore fences its present holder.
 
     A process that was stopped for long may trust assignments that are gone. Its commits are fenced; if it restored
     again, it would fence its successor, which would restore, and so on.
 
+    Args:
+        etcd: Has both keys.
+        shard: The shard.
+        item: Key of the shard's spec.
+
     Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
 
     Raises:
-        AssignmentLostError: it is gone, or was replaced.
+        AssignmentLostError: it is gone, or was replaced; or a later shard has the id.
     """
-    observed = assignment.kv
-    result = await etcd.get_range(observed.key)
-    created = result.kvs[0].create_revision if result.kvs else 0
+    observed = shard.assignment.kv
+    result = await etcd.txn((), (Get(observed.key), Get(item)))
+    assignments, items = result.gets
+    created = assignments[0].create_revision if assignments else 0
     if created != observed.create_revision:
         now = f"was created again at revision {created}" if created else "is gone"
         raise AssignmentLostError(
             f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
+        )
+    if items:
+        check_same_shard(items[0], shard)
+
+
+def check_same_shard(item: KeyValue, shard: AssignedShard) -> None:
+    """Refuse the spec of a later shard that has the id of ours.
+
+    A merge deletes a shard, and a split may make one of the same id before a member that etcd does not reach has seen
+    either. An assignment outlives both, and is of the later shard then.
+
+    Raises:
+        AssignmentLostError: it is one.
+    """
+    if item.create_revision != (shard.created_revision or item.create_revision):
+        raise AssignmentLostError(
+            f"shard {shard.id} was deleted, or absorbed by another one; a later shard has its id"
         )
 
 

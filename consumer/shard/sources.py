@@ -182,10 +182,9 @@ class Sources:
             if result.succeeded:
                 _log.warning("source.added_again", shard=shard.id, journals=sorted(unread))
             else:
-                await prove_assignment(
-                    environment.etcd, shard.assignment
-                )  # Its spec was changed meanwhile.
-            await see_spec(environment, shard.id)
+                # Its spec was changed meanwhile.
+                await prove_assignment(environment.etcd, shard, key)
+            await see_spec(environment, shard)
 
     async def _unread(self, checkpoint: Checkpoint) -> dict[str, str]:
         """Return the divided journals that a checkpoint has not read to their seals, and that are no sources any more.

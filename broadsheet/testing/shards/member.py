@@ -197,8 +197,11 @@ class SimulatedConsumer(SimulatedProcess):
     def _etcd(self) -> FaultyEtcd:
         return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
 
-    def _new_shard(self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment) -> LiveShard:
-        shard = LiveShard(spec, assignment, self._environment(key_space))
+    def _new_shard(
+        self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment, created: int
+    ) -> LiveShard:
+        environment = self._environment(key_space)
+        shard = LiveShard(spec, assignment, environment, created_revision=created)
         self.shards.append(shard)
         return shard
 

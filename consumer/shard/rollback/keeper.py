@@ -513,6 +513,34 @@ class Rollbacks:
         await self._records.write(drop=drop)
         self._left = [each for each in self._left if each not in drop]
 
+    async def inherit(self, shard_id: str) -> None:
+        """Take over the records of a shard that ours absorbed, and roll back later what its former producers left.
+
+        Its primary had rolled back once. Processes that slept then may publish still, until their leases end, and the
+        shard that would roll back once more is gone.
+
+        Requires:
+            None of the producers can commit any more.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+            ServiceError: a journal cannot be read.
+        """
+        found = await self._records.of_absorbed(shard_id)
+        landed = {_key(each): await self._search.last_landed(each) for each in found}
+        known = {key: clock for key, clock in landed.items() if clock is not None}
+        for each in found:
+            if _key(each) not in known:
+                _log.warning("rollbacks.left_out", shard=self._records.shard_id, **_names(each))
+        after = brought_forward([each for each in found if _key(each) in known], {}, landed=known)
+        await self._records.write(keep=after)
+        self._landed |= landed
+        self._left += after
+        await self._records.forget_absorbed(shard_id, found)
+        await self._undoing.again(
+            lambda: [each for each in after if each not in self._gone], self._note_gone
+        )
+
     def _note_gone(self, rollback: Rollback) -> None:
         self._gone.add(rollback)
         # An append that backs off may learn it after `undo` has looked, and this attempt does not

@@ -90,6 +90,17 @@ class RollbackRecords:
                     f"assignment {kv.key.decode()} is gone; this process may not publish for the shard"
                 )
 
+    async def forget(self, shard_id: str, rollbacks: Iterable[Rollback]) -> None:
+        """Delete records of a shard that is no more; retries until etcd answers.
+
+        Args:
+            shard_id: The shard. A later one may have its id, and has records of its own.
+            rollbacks: The records.
+        """
+        operations = [Delete(self._key(shard_id, each)) for each in rollbacks]
+        for begin in range(0, len(operations), TXN_OPERATIONS_MAX):
+            await self._succeeds((), tuple(operations[begin : begin + TXN_OPERATIONS_MAX]))
+
     async def _succeeds(
         self, compares: tuple[Compare, ...], operations: tuple[Operation, ...]
     ) -> bool:
@@ -152,6 +163,14 @@ class HeldRecords:
             AssignmentLostError: the shard is no longer ours.
         """
         await self._records.write(self._assignment(), keep=keep, drop=drop)
+
+    async def of_absorbed(self, shard_id: str) -> list[Rollback]:
+        """Return the records of another shard, by journal and producer."""
+        return await self._records.of_shard(shard_id)
+
+    async def forget_absorbed(self, shard_id: str, rollbacks: Iterable[Rollback]) -> None:
+        """Delete records of another shard, which is no more."""
+        await self._records.forget(shard_id, rollbacks)
 
 
 def _decoded(key: bytes, rest: bytes, value: bytes) -> Rollback | None:

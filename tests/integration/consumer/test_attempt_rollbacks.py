@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import Delete, Put
+from broadsheet.consumer.errors import AssignmentLostError
 from broadsheet.consumer.shard.progress import UNDONE, Progress
-from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks, UndoAppends
+from broadsheet.consumer.shard.replica_status import prove_assignment
+from broadsheet.consumer.shard.rollback.keeper import (
+    JournalSearch,
+    PublishingAttempt,
+    Rollbacks,
+    UndoAppends,
+)
 from broadsheet.consumer.shard.rollback.records import HeldRecords, RollbackRecords
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.message.partitioning import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import Rollback
-from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, format_uuid
+from broadsheet.journals.message.uuid import (
+    Flags,
+    MessageClock,
+    build_uuid,
+    clock_at,
+    format_uuid,
+)
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import Checkpoint
-from tests.support.live_shards import MEMBER, OUTPUT, SHARD, SOURCE, ShardHost, spec_of
+from tests.support.live_shards import (
+    MEMBER,
+    OUTPUT,
+    SHARD,
+    SOURCE,
+    Counting,
+    ShardHost,
+    spec_of,
+)
+from tests.support.pending_spans import sequenced
 
 pytestmark = pytest.mark.etcd
 
@@ -96,6 +123,64 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
         group.stop()
     assert progress.copies() == ({SOURCE: 5}, {})
     assert await records.of_shard(SHARD) == [left]
+
+
+async def test_messages_that_a_sleeper_publishes_for_an_absorbed_shard_are_rolled_back(
+    host: ShardHost, journals: JournalClient
+) -> None:
+    """The shard whose primary would roll back once more is gone: the survivor does, and has its records."""
+    clock, producer = MessageClock(), 1 << 40
+    clock.update(time.time())
+    publisher = Publisher(clock, producer)
+    for shard_id in (SHARD, "absorbed"):
+        await host.assign(spec_of(shard_id, SOURCE))
+    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
+    ours, theirs = (
+        host.key_space.assignments[ItemId(each), MEMBER, 0] for each in (SHARD, "absorbed")
+    )
+    left = rollback_of(producer, clock_at(time.time_ns()))
+    await records.write(theirs, keep=[left])
+    async with TaskGroup() as group:
+        appends = AppendService(journals)
+        group.start_soon(appends.run(), name="append")
+        rollbacks = Rollbacks(
+            HeldRecords(records, SHARD, lambda: ours),
+            PublishingAttempt(2 << 40, transactions=lambda: 0),
+            JournalSearch(journals),
+            UndoAppends(SHARD, appends, Progress([SOURCE]), again_seconds=0.1),
+            SystemClock(),
+        )
+        publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), {"key": "late"}, JsonType())
+        (late,) = publisher.take_appends()
+        await journals.append(late.journal, late.content)
+        assert (await sequenced(journals, OUTPUT)).pending == [producer]
+
+        await rollbacks.inherit("absorbed")
+        group.stop()
+
+    assert (await sequenced(journals, OUTPUT)).pending == []
+    assert await records.of_shard("absorbed") == []
+    assert [each.producer for each in await records.of_shard(SHARD)] == [producer]
+
+
+async def test_assignment_of_a_shard_that_was_made_again_proves_nothing(
+    host: ShardHost, tmp_path: Path
+) -> None:
+    """A merge deleted the shard, and a split made another one of its id: its keys are not those of our store."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    live = host.start(spec, Counting(tmp_path))
+    item = host.key_space.keys.item(ItemId(SHARD))
+    (kv,) = (await host.etcd.get_range(item)).kvs
+    live.created_revision = kv.create_revision
+    await prove_assignment(host.etcd, live, item)
+
+    await host.etcd.txn((), (Delete(item),))
+    await host.etcd.txn((), (Put(item, spec.SerializeToString()),))
+
+    with pytest.raises(AssignmentLostError, match="a later shard has its id"):
+        await prove_assignment(host.etcd, live, item)
+    await live.stop()
 
 
 class NeverAsked:

@@ -19,18 +19,29 @@ from broadsheet.consumer.resolver.local_shards import (
     assigned_to,
     diff,
 )
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.key_space_values import assignment, item, key_space, member_id, shard_spec
 
 SHARD = "shard-1"
 ID = ItemId(SHARD)
 
 
-def assigned(slot: int, create_revision: int, mod_revision: int = 6) -> Assigned:
+def assigned(
+    slot: int,
+    create_revision: int,
+    mod_revision: int = 6,
+    code: ReplicaStatus.Code.ValueType = ReplicaStatus.STANDBY,
+) -> Assigned:
     """Our replica in a slot, as etcd has it."""
     return Assigned(
         item=item(shard_spec(SHARD)),
         assignment=assignment(
-            SHARD, "here", slot, create_revision=create_revision, mod_revision=mod_revision
+            SHARD,
+            "here",
+            slot,
+            code=code,
+            create_revision=create_revision,
+            mod_revision=mod_revision,
         ),
     )
 
@@ -44,6 +55,18 @@ def assigned(slot: int, create_revision: int, mod_revision: int = 6) -> Assigned
         pytest.param(Replica(0, 6, 5), assigned(0, 6, 9), ShardUpdate, id="primary-status-written"),
         pytest.param(Replica(1, 6, 5), assigned(0, 8), Promote, id="promoted"),
         pytest.param(Replica(2, 6, 5), assigned(1, 8), Promote, id="moved-up"),
+        pytest.param(
+            Replica(2, 6, 5),
+            assigned(1, 8, code=ReplicaStatus.IDLE),
+            Replace,
+            id="recreated-before-it",
+        ),
+        pytest.param(
+            Replica(2, 6, 5),
+            assigned(0, 8, code=ReplicaStatus.IDLE),
+            Promote,
+            id="promoted-by-recreation",
+        ),
         pytest.param(Replica(1, 6, 5), assigned(1, 8), Replace, id="recreated-standby"),
         pytest.param(Replica(0, 6, 5), assigned(0, 8), Replace, id="recreated-primary"),
         pytest.param(Replica(0, 6, 5), assigned(1, 8), Replace, id="demoted-by-recreation"),

@@ -16,10 +16,10 @@ import dataclasses
 import struct
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import (
     Annotated,
     Any,
@@ -44,7 +44,7 @@ Declared: TypeAlias = str | pa.Schema | type | Any
 SINGLE: Final = "value"
 """Name of the field of a single value."""
 _DECIMAL: Final = pa.decimal128(38, 18)
-"""Of a field that is declared as Python's Decimal, if it becomes a column."""
+"""Of a field that is declared as Python's Decimal."""
 _COLUMNS: Final[Mapping[Any, pa.DataType]] = {
     bool: pa.bool_(),
     int: pa.int64(),
@@ -68,7 +68,13 @@ _WIDER: Final[Mapping[str, frozenset[str]]] = {
 _NOT_NULL: Final = " not null"
 """Stands in the text of a type behind what is in lists, maps and structs and may not be null."""
 _SINGLE: Final = struct.Struct("<f")
-_ERRORS: Final = (msgspec.MsgspecError, TypeError, OverflowError, RecursionError)
+_ERRORS: Final = (
+    msgspec.MsgspecError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    UnicodeEncodeError,
+)
 """What msgspec raises for values that it cannot encode, or does not accept."""
 
 
@@ -132,18 +138,28 @@ class StateRowType:
     @property
     def shown_type(self) -> pa.DataType:
         """The type of a column of such values: a struct unless it is a single value; text if columns have none."""
-        try:
-            schema = self.schema
-        except ValidationError:
+        if not self._has_columns:
             return pa.string()
-        return schema.field(0).type if self._is_single else pa.struct(list(schema))
+        return self.schema.field(0).type if self._is_single else pa.struct(list(self.schema))
+
+    @cached_property
+    def _checks(self) -> Sequence[tuple[int, Check]]:
+        """Of fields that columns could not show: one row would keep all of a scan from being shown."""
+        return _checks_of(self.schema) if self._has_columns else ()
+
+    @cached_property
+    def _has_columns(self) -> bool:
+        try:
+            return bool(self.schema)
+        except ValidationError:
+            return False
 
     def shown(self, value: Any) -> Any:
         """Return a value as such a column takes it; as JSON if it is shown as text."""
+        if not self._has_columns:
+            return msgspec.json.encode(value).decode()
         if self._is_single:
             return value
-        if self._declared is None:
-            return msgspec.json.encode(value).decode()
         return dict(zip(self.names, self.fields_of(value), strict=True))
 
     def fields_of(self, value: Any) -> Sequence[Any]:
@@ -190,6 +206,9 @@ class StateRowType:
             self._row.decode(content)
         except _ERRORS as error:
             raise self._unfit(fields, error) from error
+        for place, check in self._checks:
+            if fields[place] is not None:
+                check(fields[place], self.names[place])
         return content
 
     def encode_element(self, value: Any, expiry_ms: int | None) -> bytes:
@@ -376,6 +395,70 @@ def _bounded(type_: pa.DataType) -> Any:
     # msgspec's bounds are 64-bit and signed themselves; MessagePack keeps the others out.
     limits = {"ge": low} | ({"le": high} if high < 1 << 63 else {})
     return Annotated[int, msgspec.Meta(**limits)]
+
+
+# -- decimals, whose digits MessagePack does not bound
+
+Check: TypeAlias = Callable[[Any, str], None]
+"""Raises a ValidationError for a value that a field of a name does not hold."""
+
+
+def _checks_of(schema: pa.Schema) -> list[tuple[int, Check]]:
+    """Return the checks of a table's fields, each with the field's place."""
+    checks = [_check_of(field.type) for field in schema]
+    return [(place, check) for place, check in enumerate(checks) if check is not None]
+
+
+def _check_of(type_: pa.DataType) -> Check | None:
+    """Return the check of the decimals in a type; None if there are none."""
+    if pa.types.is_decimal(type_):
+        return partial(_check_decimal, type_)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        element = _check_of(type_.value_field.type)
+        return None if element is None else partial(_check_each, element, list)
+    if pa.types.is_map(type_):
+        parts = ((_check_of(type_.key_type), dict.keys), (_check_of(type_.item_type), dict.values))
+        return _all_of([partial(_check_each, check, of) for check, of in parts if check])
+    if pa.types.is_struct(type_):
+        fields = ((each.name, _check_of(each.type)) for each in type_)
+        return _all_of([partial(_check_within, check, name) for name, check in fields if check])
+    return None
+
+
+def _check_decimal(type_: pa.DataType, value: Decimal, name: str) -> None:
+    if not value.is_finite():
+        raise ValidationError(name, f"expected a number of {type_}, got {value}")
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "it is finite"
+    written = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(written)
+    if written and (
+        exponent < -type_.scale or len(written) + exponent > type_.precision - type_.scale
+    ):
+        raise ValidationError(
+            name,
+            f"expected at most {type_.precision - type_.scale} digits before the point and {type_.scale} behind it "
+            f"({type_}), got {value!s:.80}",
+        )
+
+
+def _check_each(check: Check, of: Callable[[Any], Iterable[Any]], value: Any, name: str) -> None:
+    for each in of(value):
+        if each is not None:
+            check(each, name)
+
+
+def _check_within(check: Check, field: str, value: Mapping[str, Any], name: str) -> None:
+    if value.get(field) is not None:
+        check(value[field], f"{name}.{field}")
+
+
+def _all_of(checks: Sequence[Check]) -> Check | None:
+    def check(value: Any, name: str) -> None:
+        for each in checks:
+            each(value, name)
+
+    return check if checks else None
 
 
 # -- classes

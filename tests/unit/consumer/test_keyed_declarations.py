@@ -6,6 +6,7 @@ import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,16 @@ def test_state_of_each_kind_of_declaration_is_read_back_in_another_life(
         ("n int NOT NULL", (None,), "v.n: "),
         (Point, Line([], ""), "v: expected a Point, got Line"),
         (int, 1.5, "v.value: "),
+        ("s string", ("\ud800",), "v.s: "),
+        ("d decimal(10,2)", (Decimal("1.234"),), "v.d: .*8 digits before the point and 2 behind"),
+        ("d decimal(10,2)", (Decimal(123456789),), "v.d: .*8 digits before the point"),
+        ("d decimal(10,2)", (Decimal("1E+8"),), "v.d: .*8 digits before the point"),
+        ("d decimal(10,2)", (Decimal("NaN"),), "v.d: .*NaN"),
+        ("d array<decimal(3,1)>", ([None, Decimal("0.25")],), "v.d: .*1 behind"),
+        ("d map<decimal(3,1),int>", ({Decimal("0.25"): 1},), "v.d: .*1 behind"),
+        ("d map<int,decimal(3,1)>", ({1: Decimal("0.25")},), "v.d: .*1 behind"),
+        ("d struct<e:decimal(3,1)>", ({"e": Decimal("0.25")},), "v.d.e: .*1 behind"),
+        (Decimal, Decimal("1e-19"), "v.value: .*18 behind"),
     ],
 )
 def test_value_that_does_not_fit_is_refused_where_it_is_written(
@@ -182,6 +193,33 @@ def test_value_that_does_not_fit_is_refused_where_it_is_written(
     """A wrong type that was stored as something else would be found weeks later."""
     with pytest.raises(ValidationError, match=error):
         done(tmp_path, lambda state: state.value("v", declared), lambda v: v.update(value))
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("d decimal(10,2)", (Decimal("1.230"),)),
+        ("d decimal(10,2)", (Decimal("-99999999.99"),)),
+        ("d decimal(10,2)", (Decimal("1E+7"),)),
+        ("d decimal(10,2)", (Decimal("0E-9"),)),
+        ("d decimal(10,2)", (None,)),
+        ("d array<decimal(3,1)>", ([None, Decimal("9.5")],)),
+        (Decimal, Decimal("1e-18")),
+        (timedelta, timedelta(seconds=90)),
+        (set[int], {1, 2}),
+    ],
+)
+def test_value_that_state_takes_is_shown_in_a_column(declared: Any, value: Any) -> None:
+    """One value that columns do not take would hide the rows of all keys from a scan."""
+    declaration = StateRowType(declared)
+    declaration.encode(value)
+
+    (shown,) = pa.array([declaration.shown(value)], declaration.shown_type).to_pylist()
+
+    if isinstance(declared, str):
+        assert tuple(shown.values()) == value
+    else:
+        assert shown == (value if declared is Decimal else declaration.shown(value))
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
 
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.absorption import ChangedNames
 from broadsheet.consumer.keyed.committed_index import CommittedIndex
-from broadsheet.consumer.keyed.early_imports import import_early
 from broadsheet.consumer.keyed.recording import KeyedFiles, ReadTo
 from broadsheet.consumer.keyed.row_index import RowIndex
 from broadsheet.consumer.recoverylog.local_state import LocalState
 
 INDEX_DIRECTORY = "index"
 """Directory of a RocksDB, beside the files."""
+_USED_BY_TRANSACTIONS: Final = (
+    "broadsheet.journals.content.tables",
+    "broadsheet.journals.message.json_rows",
+    "broadsheet.journals.message.plain_columns",
+)
+"""Modules that the encodings of rows import when they are first used, because journals do without pyarrow."""
 
 
 class KeyedFollower:
@@ -101,7 +111,7 @@ class KeyedFollower:
     def _make(self, reader: KeyedFiles) -> None:
         """Make the index from all files, and show it when it is complete."""
         self._replace(None)
-        import_early()
+        _import_early()
         if self.changed is not None:
             self.changed.begin_round()
         index = CommittedIndex(self._fqn, self._new_index())
@@ -125,3 +135,16 @@ class KeyedFollower:
             before, self._index = self._index, index
         if before is not None:
             before.release()
+
+
+@lru_cache(maxsize=1)
+def _import_early() -> None:
+    """Import what a first transaction would import, before rows wait for it. Once in a process.
+
+    A member that never served a keyed shard needs up to half a second for that, which would be a part of the time of a
+    fail-over, and of the pause of a split.
+    """
+    # pyarrow imports pandas, where it is installed, with its first array of Python's values.
+    pa.array([0])
+    for name in _USED_BY_TRANSACTIONS:
+        import_module(name)

@@ -149,7 +149,7 @@ def next_txn_after_ms(
     after = _time_due_after_ms(state, mode, rules, backlog, now_ms)
     if not backlog.is_purging:
         return after
-    # Nobody waits for it, and rows that come should not wait for it either.
+    # No caller waits for it, so rows that come should not wait for it either.
     return PURGE_REST_MS if after is None else min(after, PURGE_REST_MS)
 
 

@@ -143,7 +143,7 @@ def _instruction(running: Replica | None, assigned: Assigned) -> Instruction:
     if assigned.item.kv.create_revision != running.spec_create_revision:
         return Replace(assigned, is_other_shard=True)
     slot = assigned.assignment.slot
-    # A promotion carries the status over. An assignment without one is a new one, of which nobody has told anything.
+    # A promotion carries the status over. An assignment without a status is a new one: its replica has told none.
     if slot == 0 < running.slot or (slot < running.slot and _has_status(assigned)):
         return Promote(assigned)
     if assigned.assignment.kv.create_revision == running.create_revision:

@@ -385,7 +385,7 @@ class RegisteredType:
     def _raise_without_guids(self, error: Exception, part: IdentifiedPart) -> None:
         """Raise the record's fault if the registry serves, and just knows no schemas by GUID.
 
-        Otherwise whoever may send a record could stop the shard with a header.
+        Otherwise any program that may send a record could stop the shard with a header.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 

@@ -88,7 +88,7 @@ class Recovery:
         self._author = 0
         self._counted_bytes = 0
         self.is_taken_over = False
-        """Whether `take_over` was called. Until then the recovery outlives the attempts that end."""
+        """True once `take_over` was called. Until then the recovery outlives the attempts that end."""
         self._recorder: Recorder | None = None
         self.ended = asyncio.Event()
         """Set once playing is over, one way or the other."""

@@ -504,7 +504,7 @@ async def test_hostile_headers_go_to_the_dead_letters_and_the_rest_is_read(
 async def test_registry_without_guids_is_told_by_its_subject(
     registry: SchemaRegistry, client: SchemaRegistryClient, topics: tuple[str, str]
 ) -> None:
-    """Whoever sends is refused; a record that is read is a damaged one, so that no producer stops a shard by it."""
+    """A sender is refused; a record that is read is a damaged one, so that no producer stops a shard by it."""
     source, out = topics
     with pytest.raises(SourceError, match=f"subject {out}-value: it gives schemas no GUIDs"):
         registry.avro(out, AVRO, id_in="header").encode_record(as_dict("a", "1"))

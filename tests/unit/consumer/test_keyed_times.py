@@ -117,7 +117,7 @@ def test_next_transaction_is_due_when_a_timer_is(
 def test_removal_of_rows_that_a_split_gave_away_rests_between_two_transactions(
     mode: TimeMode, due: int | None, after: int
 ) -> None:
-    """Nobody waits for it, while rows would wait for it; but timers are not later for its sake."""
+    """No caller waits for it, but rows would; timers are not later for its sake."""
     state = TimeState(batch_ms=1000, watermark_ms=90, late_ms=90, sources={A: SourceTime(1000, 90)})
 
     backlog = Backlog(due, has_expired=False, is_purging=True)

@@ -60,9 +60,6 @@ from broadsheet.serving.standard_services import Health
 if TYPE_CHECKING:
     from broadsheet.serving.admin import AdminServer
 
-PING_INTERVAL_MIN_MS = 5_000
-"""Shortest interval of pings; clients that ping more often are cut off. gRPC's own bound is five minutes."""
-
 _log = structlog.get_logger()
 
 
@@ -222,9 +219,6 @@ class Broker:
                 ("grpc.max_send_message_length", -1),
                 # Two brokers must not share a port.
                 ("grpc.so_reuseport", 0),
-                # Clients may keep idle connections alive.
-                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
             ],
             metrics=ServerMetrics(self.registry, prefix="broadsheet_broker"),
         )

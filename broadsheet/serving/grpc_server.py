@@ -65,6 +65,9 @@ class IntakeBounds:
     """Calls under way on one connection; the transport lets a client begin a few more, and then makes it wait."""
     unread_calls_max: int = 4_096
     """Calls whose request has not arrived; a further one takes the place of the oldest of them."""
+    ping_seconds_min: float = 5.0
+    """Shortest interval of a connection's pings while nothing is sent to it; a client that pings more often is cut off,
+    with its calls. gRPC's own bound is five minutes, and peers ping every ten seconds."""
     request_seconds_max: float = 30.0
     """Time for the request of a call to arrive. Handlers of calls with a stream of requests bound these themselves."""
 
@@ -105,6 +108,9 @@ class GrpcServer(grpc.aio.Server):
                 "grpc.max_concurrent_streams",
                 bounds.calls_per_connection_max + SPARE_STREAMS,
             ),
+            ("grpc.http2.min_ping_interval_without_data_ms", int(1_000 * bounds.ping_seconds_min)),
+            # Idle connections may be kept alive, too.
+            ("grpc.keepalive_permit_without_calls", 1),
             # Otherwise a burst within our bounds, or a loop that was busy for a moment, costs honest clients their
             # calls, and the status, CANCELLED, does not say why.
             ("grpc.server.max_pending_requests", pending),

@@ -490,20 +490,14 @@ class PeerParentCaller:
             SplitDelayedError: it does not rest now, or has no primary.
             EndpointError: its member cannot be reached.
         """
-        endpoint = self._endpoint_of(request.parent)
-        stub = elastic_pb2_grpc.ElasticServiceStub(self._peers.channel_at(endpoint))
-        claims = expiring(
-            Capability.APPLY,
-            selector(label_set((ID, request.parent))),
-            life_seconds=timeout_seconds,
+        response = await self._answer_of(
+            request.parent,
+            lambda stub: stub.PrepareFork,
+            request,
+            allowed=Capability.APPLY,
+            refused="does not rest",
+            timeout_seconds=timeout_seconds,
         )
-        try:
-            response = await stub.PrepareFork(
-                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
-            )
-        except grpc.aio.AioRpcError as error:
-            details = error.details() or error.code().name
-            raise SplitDelayedError(f"shard {request.parent} does not rest: {details}") from error
         return Rest(
             assignment=HeldKey(response.assignment_key, response.assignment_create_revision),
             read_through=dict(response.read_through),
@@ -516,22 +510,14 @@ class PeerParentCaller:
             SplitDelayedError: it does not now, or has no primary.
             EndpointError: its member cannot be reached.
         """
-        stub = elastic_pb2_grpc.ElasticServiceStub(
-            self._peers.channel_at(self._endpoint_of(shard_id))
+        response = await self._answer_of(
+            shard_id,
+            lambda stub: stub.LeaveJournal,
+            LeaveJournalRequest(shard=shard_id, journal=journal),
+            allowed=Capability.APPLY,
+            refused=f"did not leave {journal}",
+            timeout_seconds=timeout_seconds,
         )
-        claims = expiring(
-            Capability.APPLY, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
-        )
-        request = LeaveJournalRequest(shard=shard_id, journal=journal)
-        try:
-            response = await stub.LeaveJournal(
-                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
-            )
-        except grpc.aio.AioRpcError as error:
-            details = error.details() or error.code().name
-            raise SplitDelayedError(
-                f"shard {shard_id} did not leave {journal}: {details}"
-            ) from error
         return HeldKey(response.assignment_key, response.assignment_create_revision)
 
     async def committed_through(self, shard_id: str, source: str, *, timeout_seconds: float) -> int:
@@ -541,23 +527,40 @@ class PeerParentCaller:
             SplitDelayedError: it does not serve now, or has no primary.
             EndpointError: its member cannot be reached.
         """
-        stub = elastic_pb2_grpc.ElasticServiceStub(
-            self._peers.channel_at(self._endpoint_of(shard_id))
+        response: SourceProgressResponse = await self._answer_of(
+            shard_id,
+            lambda stub: stub.SourceProgress,
+            SourceProgressRequest(shard=shard_id, source=source),
+            allowed=Capability.READ,
+            refused=f"does not tell how far it has read {source}",
+            timeout_seconds=timeout_seconds,
         )
+        return response.read_through
+
+    # `Any`: grpc's stubs do not tell the types of their calls.
+    async def _answer_of(
+        self,
+        shard_id: str,
+        call_of: Callable[[Any], Any],
+        request: object,
+        *,
+        allowed: Capability,
+        refused: str,
+        timeout_seconds: float,
+    ) -> Any:
+        """Ask the member of a shard's primary, which checks claims for that shard alone."""
+        channel = self._peers.channel_at(self._endpoint_of(shard_id))
         claims = expiring(
-            Capability.READ, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
+            allowed, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
         )
-        request = SourceProgressRequest(shard=shard_id, source=source)
+        call = call_of(elastic_pb2_grpc.ElasticServiceStub(channel))
         try:
-            response = await stub.SourceProgress(
+            return await call(
                 request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
             )
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
-            raise SplitDelayedError(
-                f"shard {shard_id} does not tell how far it has read {source}: {details}"
-            ) from error
-        return response.read_through
+            raise SplitDelayedError(f"shard {shard_id} {refused}: {details}") from error
 
     def _endpoint_of(self, parent: str) -> str:
         for assignment in self._key_space.assignments_of(ItemId(parent)):

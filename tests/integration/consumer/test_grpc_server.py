@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.server import Broker
+from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.runtime.errors import ServerEndedError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds
@@ -220,6 +221,52 @@ async def test_connection_cannot_begin_more_calls_than_its_bound() -> None:
             echo: Any = channel.unary_unary("/test.App/Echo")
             assert await echo(b"a") == b"A"
         assert server.unread_calls <= 5 + 64
+
+
+async def _wait(request: bytes, context: object) -> bytes:
+    del context
+    await asyncio.Event().wait()
+    return request
+
+
+async def _how_a_wait_ends(server: GrpcServer) -> grpc.StatusCode:
+    """Return how a call ends to which nothing is sent for some seconds, by a client that pings each second."""
+    methods: dict[str, Any] = {"Wait": grpc.unary_unary_rpc_method_handler(_wait)}
+    options = (
+        # Not more often than once a second, whatever is asked for.
+        ("grpc.keepalive_time_ms", 100),
+        # Otherwise once a minute behind the second ping.
+        ("grpc.http2.max_pings_without_data", 0),
+    )
+    async with (
+        _serving(server, methods) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel,
+    ):
+        wait: Any = channel.unary_unary("/test.App/Wait")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            # The third ping that comes too soon is the last.
+            await wait(b"a", timeout=5.0)
+        return caught.value.code()
+
+
+async def test_client_that_pings_as_often_as_it_may_keeps_its_long_calls() -> None:
+    """The five minutes of a server that gRPC makes cut off who waited for some minutes, as for a shard to read a
+    journal through, with all calls of the connection. A client that pings more often than our bound is cut off.
+    """
+    kept, cut_off = await asyncio.gather(
+        _how_a_wait_ends(GrpcServer(bounds=IntakeBounds(ping_seconds_min=0.5))),
+        _how_a_wait_ends(GrpcServer()),
+    )
+
+    assert kept is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert cut_off is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_members_ping_less_often_than_they_may() -> None:
+    """What members and clients ask of each other is within what members and brokers allow."""
+    allowed = IntakeBounds().ping_seconds_min * 1_000
+
+    assert dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] > allowed
 
 
 async def test_call_whose_client_goes_away_waits_no_longer() -> None:

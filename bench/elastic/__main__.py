@@ -8,8 +8,9 @@
     merge      the two shards of such a split are merged again while rows come: `merge_pause_p50_s`,
                `merge_pause_max_s`, `merge_switch_p50_s` and so on, likewise
     speedup    a keyed shard that has --keys keys works off --rows rows, and again once it is split in two, each half on
-               a member of its own: `split_speedup` is the ratio of rows a second. Broker and publisher take a part of
-               the same processors
+               a member of its own: `split_speedup` is the ratio of rows a second, of rows that are but a read and a
+               write of state, and of a quarter as many that have --row-work-us of work each. Broker and publisher take
+               a part of the same processors
     tables     the relays into Delta and Iceberg, on the local disk: `table_rows_per_s` of rows that wait in a journal;
                `table_freshness_p50_s` from when a row is published until a reader of the table has it
     kafka      the relay into a real Kafka (KRaft, one broker): `kafka_sink_rows_per_s` of rows that wait in a journal;
@@ -58,6 +59,9 @@ def main() -> None:
         "--row-bytes", type=int, default=0, help="random bytes of each key of `split` and `merge`"
     )
     parser.add_argument(
+        "--row-work-us", type=int, default=100, help="CPU of each row of `speedup`, microseconds"
+    )
+    parser.add_argument(
         "--trials", type=int, default=5, help="of splits, merges, `topics` and `drivers`"
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="that wait")
@@ -71,7 +75,13 @@ def main() -> None:
     serve_only()
     load = round(os.getloadavg()[0], 1)
     plan = Plan(
-        options.keys, options.row_bytes, options.trials, options.rows, options.seconds, load
+        keys=options.keys,
+        row_bytes=options.row_bytes,
+        row_work_us=options.row_work_us,
+        trials=options.trials,
+        rows=options.rows,
+        seconds=options.seconds,
+        load=load,
     )
     for part in options.parts or PARTS:
         PARTS[part](plan)

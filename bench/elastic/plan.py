@@ -16,6 +16,8 @@ class Plan:
     """Of a shard that is split."""
     row_bytes: int
     """Of each key's state, beside what the application needs."""
+    row_work_us: int
+    """CPU of each row of a shard that is to become two, beside its state; microseconds."""
     trials: int
     rows: int
     """That wait in a journal."""

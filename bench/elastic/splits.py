@@ -9,12 +9,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from bench.disturbances import Disturbances, Longest
-from bench.elastic.app import BYTES_OF_ROW
+from bench.elastic.app import BYTES_OF_ROW, WORK_OF_ROW
 from bench.elastic.plan import BENCH, Plan
 from bench.keyed.cluster import DEADLINE_SECONDS, Answer, Load, Members, Probes, disk_mib
 from bench.report import Params, emit
@@ -91,15 +91,22 @@ async def _awaited(trial: Awaitable[_Trial]) -> _Trial:
 
 def measure_speedup(plan: Plan) -> None:
     """Print how much more two halves of a shard do than the whole, each on a member of its own."""
+    _measure_speedup(plan)
+    # A hot shard is one whose rows are work.
+    _measure_speedup(replace(plan, rows=plan.rows // 4), work_us=plan.row_work_us)
+
+
+def _measure_speedup(plan: Plan, *, work_us: int = 0) -> None:
     before, after = [], []
     for _ in range(plan.trials):
-        with _members() as members:
+        with _members(work_us=work_us) as members:
             whole, halves = asyncio.run(_rates(members, plan))
         before.append(whole)
         after.append(halves)
     params: Params = {
         "keys": plan.keys,
         "rows": plan.rows,
+        "row_work_us": work_us,
         "trials": plan.trials,
         "members": len(MEMBERS),
         "load": plan.load,
@@ -169,8 +176,8 @@ async def _are_apart(members: Members, child: str) -> None:
 
 
 @contextmanager
-def _members(row_bytes: int = 0) -> Iterator[Members]:
-    os.environ[BYTES_OF_ROW] = str(row_bytes)
+def _members(row_bytes: int = 0, work_us: int = 0) -> Iterator[Members]:
+    os.environ |= {BYTES_OF_ROW: str(row_bytes), WORK_OF_ROW: str(work_us)}
     with (
         tempfile.TemporaryDirectory(prefix="elastic-") as directory,
         Members.running(Path(directory), "bench.elastic.app:create") as members,

@@ -15,7 +15,7 @@ SEEDS ?= 0:2000
 SIM_JOBS ?= 2
 # Tests wait for a good part of their time, so three at once keep two processors busy.
 TEST_JOBS ?= 3
-SIMULATORS ?= allocator shards families keyed
+SIMULATORS ?= allocator shards families divisions keyed
 DURATION ?= 600
 HOGS ?= 2
 ROUNDS ?= 3
@@ -63,7 +63,7 @@ fmt: setup ## format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-sim: setup ## simulate clusters, shards, splits and keyed state: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=shards, SEED=n to replay one
+test-sim: setup ## simulate clusters, shards, splits, divisions and keyed state: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=shards, SEED=n to replay one
 	status=0; for simulator in $(SIMULATORS); do \
 		$(BIN)/python -m broadsheet.testing.$$simulator $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
 	done; exit $$status
@@ -107,7 +107,7 @@ nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tabl
 nightly-elastic: export SPLIT_ROUNDS ?= 8
 nightly-elastic: export MERGE_ROUNDS ?= 8
 nightly-elastic: export JOURNAL_SPLIT_ROUNDS ?= 5
-nightly-elastic: ; SPLIT_STEPS=all MERGE_STEPS=all JOURNAL_SPLIT_STEPS=all BROKEN_RULES=all $(PYTEST) -q tests/simulation/consumer/test_simulated_families.py \
+nightly-elastic: ; SPLIT_STEPS=all MERGE_STEPS=all JOURNAL_SPLIT_STEPS=all BROKEN_RULES=all $(PYTEST) -q tests/simulation/consumer/test_simulated_families.py tests/simulation/consumer/test_simulated_divisions.py \
 	tests/integration/consumer/test_splits.py tests/integration/consumer/test_merges.py tests/integration/consumer/test_journal_splits.py tests/sinks/real_families.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.

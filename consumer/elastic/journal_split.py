@@ -238,6 +238,15 @@ def reads_first(spec: ShardSpec) -> set[str]:
     return {_bare(each.after) for each in spec.sources if each.after in names}
 
 
+def read_before(spec: ShardSpec, journal: str) -> str:
+    """Return the divided journal among a shard's sources that another one is a part of; empty if there is none.
+
+    It leaves the sources before its part does: while it is there, its parts are given to the shard again and again.
+    """
+    names = {each.journal for each in spec.sources}
+    return next((each.after for each in sources_of(spec, journal) if each.after in names), "")
+
+
 def sources_of(spec: ShardSpec, journal: str) -> list[ShardSpec.Source]:
     """Return the sources of a shard that are a journal: several, if suffixes tell them apart."""
     return [each for each in spec.sources if _bare(each.journal) == journal]

@@ -38,7 +38,11 @@ class ServedShard:
 
 
 def key_table_of(
-    shards: Sequence[ServedShard], rule: KeyRule.ValueType, journals: Sequence[str]
+    shards: Sequence[ServedShard],
+    rule: KeyRule.ValueType,
+    journals: Sequence[str],
+    *,
+    origins: Mapping[str, str] = MappingProxyType({}),
 ) -> KeyTable:
     """Return the table of some shards; its version is not set.
 
@@ -46,6 +50,7 @@ def key_table_of(
         shards: The selected ones.
         rule: How publishers choose a journal; unspecified: all shards read the same journals.
         journals: Those that publishers choose among, in their order; none: all that the shards read, by name.
+        origins: The journal that each part of a divided one is a part of, for those that are no sources any more.
 
     Raises:
         ValidationError: keys have no shard, or several; the error names the journal and the groups.
@@ -54,7 +59,7 @@ def key_table_of(
         raise ValidationError("rule", f"expected modulo or rendezvous, got {rule}")
     # A fork owns nothing before its split is done; then it is none any more.
     serving = [one for one in shards if not is_fork(one.spec)]
-    read = {one.spec.id: _journals(one.spec) for one in serving}
+    read = {one.spec.id: _journals(one.spec, origins) for one in serving}
     if not serving:
         raise ValidationError("selector", "expected shards that have keys, and it selects none")
     chosen = tuple(journals) or tuple(sorted(set().union(*read.values())))
@@ -98,15 +103,15 @@ def _ranges(index: int, journal: str, readers: Sequence[ServedShard]) -> Sequenc
     ]
 
 
-def _journals(spec: ShardSpec) -> set[str]:
+def _journals(spec: ShardSpec, origins: Mapping[str, str]) -> set[str]:
     """Return a shard's sources without the suffixes that distinguish readers, and with no parts of divided journals.
 
     Publishers choose the divided journal, and reach its parts behind that choice.
     """
-    after = {source.journal: source.after for source in spec.sources}
+    behind = {source.journal.partition(";")[0]: source.after for source in spec.sources}
     found = set()
-    for name in after:
-        while after.get(name):
-            name = after[name]
-        found.add(name.partition(";")[0])
+    for name in behind:
+        while before := behind.get(name) or origins.get(name):
+            name = before.partition(";")[0]
+        found.add(name)
     return found

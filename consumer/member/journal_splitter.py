@@ -46,6 +46,7 @@ from broadsheet.consumer.elastic.journal_split import (
     journal_splits_prefix,
     part_spec,
     publishers_among,
+    read_before,
     reads,
     reads_first,
     sealed_at,
@@ -234,7 +235,7 @@ class JournalSplitter:
             await self._note(journal, JournalSplitPhase.SEALED)
         # Again, because a change of sources that was under way did not have the parts.
         await self.give_parts(journal, names)
-        await self.end_sources(journal)
+        await self.end_sources(journal, names)
         await self._end(journal)
 
     async def _end(self, journal: str) -> None:
@@ -270,8 +271,12 @@ class JournalSplitter:
             key = journal_split_key(self._root, journal)
             await self._etcd.txn((Compare.absent(key),), (Put(key, encode_journal_split(record)),))
 
-    async def end_sources(self, journal: str) -> None:
+    async def end_sources(self, journal: str, parts: Sequence[str]) -> None:
         """Take a sealed journal out of the sources of all shards, once their checkpoints have read it to the seal.
+
+        Args:
+            journal: That was divided.
+            parts: Names of its parts.
 
         Raises:
             SplitDelayedError: one has not, or the journal goes on behind its seal; the error says which.
@@ -286,7 +291,14 @@ class JournalSplitter:
             held = shard_of(item).spec
             if not reads(held, journal):
                 continue
-            await self._require_read(held, journal, sealed)
+            if with_parts(held, journal, parts) is not None:
+                # A fork that was made from its parent's sources of before, for example.
+                raise SplitDelayedError(f"shard {held.id} does not read the parts of {journal} yet")
+            if first := read_before(held, journal):
+                raise SplitDelayedError(
+                    f"shard {held.id} has {first} among its sources, which {journal} is a part of: that leaves first"
+                )
+            await self.require_read(held, journal, sealed)
             key = self._keys.item(ItemId(item_id))
             changed = without_sealed(held, journal, sealed)
             put = Put(key, changed.SerializeToString(deterministic=True))
@@ -295,7 +307,7 @@ class JournalSplitter:
             await self._require_ended(journal, sealed)
         await self._change_shards(journal, changes)
 
-    async def _require_read(self, reader: ShardSpec, journal: str, sealed: int) -> None:
+    async def require_read(self, reader: ShardSpec, journal: str, sealed: int) -> None:
         """Return if a shard's committed checkpoint has read a journal to its seal.
 
         Raises:

@@ -523,7 +523,11 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     )
     both(add_WatchServiceServicer_to_server, watch_api)
     key_api = KeyApi(
-        parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
+        parts.membership,
+        parts.changes,
+        given.journals,
+        stopping=parts.resolver.stopping,
+        clock=given.clock,
     )
     both(add_KeyServiceServicer_to_server, key_api)
     if isinstance(given.application, ServiceRegistrar):

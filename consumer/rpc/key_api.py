@@ -7,11 +7,12 @@ skips states in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.elastic.journal_split import left_behind
 from broadsheet.consumer.elastic.key_table import ServedShard, key_table_of
 from broadsheet.consumer.registry.key_space import is_selected, process_of, shard_of
 from broadsheet.consumer.resolver.decision import primary_of
@@ -24,6 +25,7 @@ from broadsheet.consumer.rpc.shard_listing import (
     selections_of,
 )
 from broadsheet.consumer.rpc.watch_api import LOOK_SECONDS, PROGRESS_SECONDS
+from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.clock import Clock
 from broadsheet.wire import keys_pb2_grpc
 from broadsheet.wire.alphabet import require
@@ -54,6 +56,7 @@ class KeyApi(keys_pb2_grpc.KeyServiceServicer):
         self,
         membership: LocalMember,
         changes: ShardChangeLog,
+        journals: JournalClient,
         *,
         stopping: asyncio.Event,
         clock: Clock,
@@ -63,12 +66,16 @@ class KeyApi(keys_pb2_grpc.KeyServiceServicer):
         Args:
             membership: Of this process; its key space is shown.
             changes: Of that key space.
+            journals: Tells which journals were divided, and into which parts.
             stopping: Set once this process leaves.
             clock: Measures silence.
         """
         self._membership = membership
         self._key_space = membership.key_space
         self._changes = changes
+        self._journals = journals
+        self._looked_up: set[str] = set()
+        """Divided journals that are sources no more, and whose origins were looked up."""
         self._stopping = stopping
         self._clock = clock
 
@@ -176,10 +183,25 @@ class KeyApi(keys_pb2_grpc.KeyServiceServicer):
                     admin_endpoint=process.admin_endpoint,
                 )
             )
-        table = key_table_of(shards, request.rule, request.journals)
+        origins = await self._origins([one.spec for one in shards])
+        table = key_table_of(shards, request.rule, request.journals, origins=origins)
         table.version = header.etcd.revision
         table.cluster_id = header.etcd.cluster_id
         return table
+
+    async def _origins(self, specs: Sequence[ShardSpec]) -> Mapping[str, str]:
+        """Return the journal that each part is a part of, if a part was divided in turn and is a source no more.
+
+        Raises:
+            EndpointError: no broker could be reached.
+        """
+        behind = {name.partition(";")[0] for spec in specs for name in left_behind(spec)}
+        if not behind:
+            return {}
+        if not behind <= self._looked_up:
+            await self._journals.learn_divided()
+            self._looked_up |= behind
+        return self._journals.divided.origins()
 
 
 def _same(one: KeyTable, other: KeyTable) -> bool:

@@ -163,7 +163,7 @@ class Sources:
         """
         environment, shard = self._environment, self._shard
         backoff = Backoff()
-        while unread := await self._unread(checkpoint):
+        while unread := await self.unread(checkpoint):
             try:
                 spec, revision = await stored_spec(environment, shard.id)
                 key, assignment = environment.keys.item(ItemId(shard.id)), shard.assignment.kv
@@ -186,7 +186,7 @@ class Sources:
                 await prove_assignment(environment.etcd, shard, key)
             await see_spec(environment, shard)
 
-    async def _unread(self, checkpoint: Checkpoint) -> dict[str, str]:
+    async def unread(self, checkpoint: Checkpoint) -> dict[str, str]:
         """Return the divided journals that a checkpoint has not read to their seals, and that are no sources any more.
 
         Returns:
@@ -309,10 +309,10 @@ class Sources:
             guard = self._guards.pop(source.journal, None) or self._guard(checkpoint, source)
             batches = self._read(source.journal, offset=offset, guard=guard)
             if source.after:
-                batches = self._behind_seal(source, checkpoint, loop, batches)
+                batches = self.behind_seal(source, checkpoint, loop, batches)
             group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
 
-    async def _behind_seal(
+    async def behind_seal(
         self,
         source: ShardSpec.Source,
         checkpoint: Checkpoint,

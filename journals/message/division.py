@@ -84,6 +84,10 @@ class DividedJournals:
         for name in names & by_parent.keys():
             self.parts[name] = tuple(sorted(by_parent[name], key=_begin))
 
+    def origins(self) -> dict[str, str]:
+        """Return the journal that each part is a part of, by the part's name."""
+        return {part.journal: journal for journal, parts in self.parts.items() for part in parts}
+
     def part_of(self, journal: str, key: bytes) -> str:
         """Return the journal that takes a key now: the journal itself, if it is not divided."""
         parts = self.parts.get(journal)

@@ -10,6 +10,7 @@ from typing import Any
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import ElasticClient
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.batch import Envelope
@@ -50,6 +51,14 @@ class RelayTally(JsonTally):
             return
         passed = {"key": message["key"], "n": message["n"], "by": envelope.journal}
         publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), passed, _JSON)
+
+
+class RecordedRelay(RelayTally):
+    """The same, with states in recovery logs."""
+
+    def new_store(self, shard: Shard) -> Any:
+        """Open what the log replayed to."""
+        return JsonFileStore(shard, initial={}, state_type=dict[str, int])
 
 
 def relay(cluster: Cluster) -> RelayTally:

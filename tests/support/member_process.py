@@ -9,8 +9,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -20,6 +21,7 @@ from broadsheet.consumer.member.service import STOP_SIGNALS, Service, stop_on_si
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.embedded.child_process import ChildProcess
 from tests.support.members import Cluster
+from tests.support.tally import Tally
 
 LOST_STATUS = 3
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +30,17 @@ REPOSITORY = Path(__file__).parents[2]
 class MemberProcess:
     """Starts one member; it ends with the block, if not before."""
 
-    def __init__(self, cluster: Cluster, name: str, **overrides: Any) -> None:
+    MODULE = "tests.support.member_process"
+    """Is run."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **overrides: Any,
+    ) -> None:
         """Start the process. `Any`: overrides are the fields of its configuration."""
         self.suffix = f"member-{name}"
         # Beside its databases: the directory is the test's own.
@@ -47,10 +59,10 @@ class MemberProcess:
             }
         )
         self._child = ChildProcess(
-            [sys.executable, "-m", "tests.support.member_process", arguments.decode()],
+            [sys.executable, "-m", self.MODULE, arguments.decode()],
             directory=REPOSITORY,
             log_file=self._log_file,
-            environment=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            environment=os.environ | environment | {"PYTHONPATH": str(REPOSITORY)},
         )
 
     @property
@@ -110,8 +122,7 @@ class MemberProcess:
         self.kill()
 
 
-async def _serve(cluster: Cluster, name: str) -> int:
-    application = cluster.tally()
+async def _serve(cluster: Cluster, name: str, application: Tally) -> int:
     service = Service(application, cluster.config(name))
 
     def tell(ready: asyncio.Future[None]) -> None:
@@ -130,15 +141,21 @@ async def _serve(cluster: Cluster, name: str) -> int:
     return 0
 
 
-def main(text: str) -> int:
-    """Be a member until signalled."""
+def main(text: str, new_application: Callable[[Cluster], Tally] = Cluster.tally) -> int:
+    """Be a member until signalled.
+
+    Args:
+        text: The arguments, as JSON.
+        new_application: Makes its application.
+    """
     arguments: dict[str, Any] = msgspec.json.decode(text)
     name = arguments.pop("name")
     directory = Path(arguments.pop("directory"))
     settings = arguments["settings"]
     if "shards" in settings:
         settings["shards"] = ShardConfig(**settings["shards"])
-    return asyncio.run(_serve(Cluster(directory=directory, **arguments), name))
+    cluster = Cluster(directory=directory, **arguments)
+    return asyncio.run(_serve(cluster, name, new_application(cluster)))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,11 @@ def group_of_number(number: int) -> int:
     return number * 997 % GROUPS
 
 
+def group_of_record(key: str) -> int:
+    """Return the group of a record, by its key."""
+    return group_of_number(int(key))
+
+
 class FamilyWitness(Protocol):
     """The part of the checker that the application and its stores tell."""
 
@@ -104,16 +109,20 @@ class TakenRecords:
 
     refusal = ""
 
-    def __init__(self, follower: FollowedRecords, given: KeyRange) -> None:
+    def __init__(
+        self, follower: FollowedRecords, given: KeyRange, *, group_of: Callable[[str], int]
+    ) -> None:
         """Take nothing in yet.
 
         Args:
             follower: Of the other shard.
             given: Its groups.
+            group_of: Returns the group of an entry, by its key.
         """
         self.taken_rows = 0
         self._follower = follower
         self._given = given
+        self._group_of = group_of
         self._left: int | None = None
         self._ends = False
         self._is_complete = False
@@ -140,9 +149,7 @@ class TakenRecords:
         theirs = self._follower.records
         if theirs is None or self._is_complete:
             return
-        given = {
-            key: each for key, each in theirs.items() if group_of_number(int(key)) in self._given
-        }
+        given = {key: each for key, each in theirs.items() if self._group_of(key) in self._given}
         differ = [key for key, each in given.items() if state.get(key) != each]
         taken = differ if self._ends else differ[:TAKEN_MAX]
         state.update((key, given[key]) for key in taken)
@@ -152,9 +159,7 @@ class TakenRecords:
             gone = [
                 key
                 for key in state
-                if key != FORK_MARK
-                and key not in given
-                and group_of_number(int(key)) in self._given
+                if key != FORK_MARK and key not in given and self._group_of(key) in self._given
             ]
             for key in gone:
                 del state[key]
@@ -175,6 +180,7 @@ class DividedStore(RecordedStore):
         observer: StoreObserver,
         witness: FamilyWitness,
         piecewise: bool,
+        group_of: Callable[[str], int] = group_of_record,
     ) -> None:
         """Take the directory and the recorder of the shard.
 
@@ -184,11 +190,13 @@ class DividedStore(RecordedStore):
             observer: Told the states that this store relies on.
             witness: Told the acknowledgements.
             piecewise: Each commit takes several appends.
+            group_of: Returns the group of an entry of the state, by its key.
         """
         super().__init__(shard, observer=observer, piecewise=piecewise)
         self._fork = local_state_of(shard, None).fork
         self._life = life
         self._witness = witness
+        self._group_of = group_of
         self.owned = ALL_KEYS
         """Groups of the running transaction."""
         self.taken: TakenRecords | None = None
@@ -196,7 +204,7 @@ class DividedStore(RecordedStore):
 
     def absorb(self, follower: FollowedRecords, given: KeyRange) -> TakenRecords:
         """Begin to take in another shard's records, a part with each transaction."""
-        self.taken = TakenRecords(follower, given)
+        self.taken = TakenRecords(follower, given, group_of=self._group_of)
         return self.taken
 
     def stop_absorbing(self) -> None:
@@ -231,6 +239,8 @@ class DividedKeeper:
     open_store: Callable[[Shard], DividedStore]
     witness: FamilyWitness
     whims: FaultSwitch
+    group_of: Callable[[int], int] = group_of_number
+    """Returns the group whose owner records a number."""
 
     def why_indivisible(self) -> str:
         """Say that nothing stands against it."""
@@ -264,7 +274,7 @@ class DividedKeeper:
         if self.whims.application_fails:
             raise RuntimeError(BROKEN_ON_PURPOSE)
         number: int = envelope.message["id"]
-        if group_of_number(number) not in store.owned:
+        if self.group_of(number) not in store.owned:
             return
         key = str(number)
         self.witness.on_consumed(number, again=key in store.state)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
@@ -44,6 +45,8 @@ from broadsheet.testing.shards.scenario import ShardScenario
 from broadsheet.wire.elastic_pb2 import PrepareForkRequest
 from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG, FORK_OF, value_of
 from broadsheet.wire.shard_pb2 import ShardSpec
+
+AnswerT = TypeVar("AnswerT")
 
 LOST_SHARE: Final = 0.04
 """Share of messages between members that are lost, and as many that are late, until the run calms down."""
@@ -233,12 +236,18 @@ class FamilyCluster(ConsumerCluster):
     # -- the members' part
 
     def serve(self, request: PrepareForkRequest, target: SimulatedConsumer) -> asyncio.Future[Rest]:
+        """Have a member rest a shard; return the future of its answer, which may be lost."""
+        return self.call(target, lambda: _prepared(self.keys, request, target))
+
+    def call(
+        self, target: SimulatedConsumer, serve: Callable[[], Awaitable[AnswerT]]
+    ) -> asyncio.Future[AnswerT]:
         """Have a member serve a request, in its own process; return the future of its answer, which may be lost."""
-        answer: asyncio.Future[Rest] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
 
         async def handle() -> None:
             try:
-                held = await _prepared(self.keys, request, target)
+                held = await serve()
             except Exception as error:  # the caller's
                 delayed = SplitDelayedError(f"{target.member_id}: {error}")
                 self.peers.carry(lambda: None if answer.done() else answer.set_exception(delayed))
@@ -246,7 +255,7 @@ class FamilyCluster(ConsumerCluster):
                 self.peers.carry(lambda: None if answer.done() else answer.set_result(held))
 
         def arrive() -> None:
-            target.process.run(lambda: self._group.start_soon(handle(), name="prepare fork"))
+            target.process.run(lambda: self._group.start_soon(handle(), name="serve a peer"))
 
         self.peers.carry(arrive)
         return answer

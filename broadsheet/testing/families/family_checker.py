@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broadsheet.consumer.elastic.family import is_fork
-from broadsheet.testing.families.application import FORK_MARK, group_of_number
+from broadsheet.testing.families.application import group_of_number
 from broadsheet.testing.shards.broker import Appended
 from broadsheet.testing.shards.history_checker import (
     FOREIGN,
@@ -38,6 +38,8 @@ class FamilyChecker(HistoryChecker):
     """The shards of the family that etcd has now, by life."""
     left_over: Callable[[], Iterable[str]] = tuple
     """What is in etcd of splits and merges, in words."""
+    group_of: Callable[[int], int] = group_of_number
+    """Returns the group of a number."""
     states: dict[str, State] = field(default_factory=dict)
     """By life: the newest state that is known to be durable."""
     forks: int = 0
@@ -63,8 +65,8 @@ class FamilyChecker(HistoryChecker):
 
     def on_state(self, life: str, state: Mapping[str, int]) -> None:
         """Check a state of a shard that is durable: one that it restored, or was told of."""
-        # A child of a child begins with its parent's mark.
-        state = {key: value for key, value in state.items() if key != FORK_MARK}
+        # Records alone: a child of a child begins with its parent's mark.
+        state = {key: value for key, value in state.items() if key.isdecimal()}
         known = self.states.get(life, {})
         if state.items() <= known.items():
             return  # Of a former attempt that does not know yet.
@@ -116,7 +118,7 @@ class FamilyChecker(HistoryChecker):
             lacks = sorted(
                 number
                 for number in self.committed
-                if group_of_number(number) in owned and str(number) not in state
+                if self.group_of(number) in owned and str(number) not in state
             )
             if lacks:
                 found.append(f"{life} of {owned} has not recorded {lacks}")

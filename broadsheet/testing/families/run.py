@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -209,17 +209,20 @@ class FamilyFaults(ShardFaults):
 
     def on_keys(self, keys: list[bytes]) -> None:
         """Strike perhaps, because a split or a merge has taken a step in etcd: its begin, hold, flip or end."""
-        if self._calm:
+        if pairs := self._pairs_of(keys):
+            self.strike_perhaps(lambda: self._sides_of(*pairs[0]))
+
+    def strike_perhaps(self, sides: Callable[[], Sequence[SimulatedConsumer | None]]) -> None:
+        """Strike the members that `sides` draws, for some of the calls, and for none once the run has calmed down."""
+        if self._calm or self._strikes.random() >= self._scenario.struck:
             return
-        pairs = self._pairs_of(keys)
-        if not pairs or self._strikes.random() >= self._scenario.struck:
-            return
-        resting, taking = pairs[0]
-        sides = self._strikes.choice(((resting,), taking, tuple(self._family.specs())))
-        struck = [self._family.primary(ItemId(side)) for side in sides]
-        for member in struck:
+        for member in sides():
             if member is not None and not member.killed:
                 self._family.trace.add(f"strike: {member.member_id} {self._strike(member)}")
+
+    def _sides_of(self, resting: str, taking: Sequence[str]) -> list[SimulatedConsumer | None]:
+        sides = self._strikes.choice(((resting,), taking, tuple(self._family.specs())))
+        return [self._family.primary(ItemId(side)) for side in sides]
 
     def _pairs_of(self, keys: list[bytes]) -> list[tuple[str, tuple[str, ...]]]:
         """Return the shards that rest, or will, and those that take over their keys."""

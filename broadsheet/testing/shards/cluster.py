@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -121,6 +121,10 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
     """The broker, etcd, table and members of one run."""
 
     AUTHOR = ALLOCATOR
+    JOURNALS: ClassVar[tuple[JournalSpec, ...]] = ()
+    """Journals beside inputs, outputs and the first log."""
+    SOURCES: ClassVar[tuple[str, ...]] = INPUTS
+    """Of the first shard, ascending."""
 
     def __init__(
         self,
@@ -162,6 +166,7 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
         self.broker.create(
             *(new_journal(name, NDJSON) for name in (*INPUTS, *OUTPUTS)),
             new_journal(LOG, CONTENT_TYPE_RECOVERY_LOG),
+            *self.JOURNALS,
         )
         self.put_spec()
 
@@ -176,7 +181,7 @@ class ConsumerCluster(SimulatedCluster[SimulatedConsumer, ShardScenario]):
         )
         spec = ShardSpec(
             id=SHARD,
-            sources=[ShardSpec.Source(journal=name) for name in INPUTS],
+            sources=[ShardSpec.Source(journal=name) for name in self.SOURCES],
             hot_standbys=self._standbys_wanted,
             min_txn_duration=_duration(min(low, high)),
             max_txn_duration=_duration(high),

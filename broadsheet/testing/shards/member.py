@@ -132,6 +132,8 @@ class SimulatedSurroundings(SharedParts):
     """Makes where a shard's callbacks run."""
     new_parents: Callable[[MemberId], ParentCaller | None] = lambda _: None
     """Makes what reaches the primaries of shards that are split, for a member."""
+    start_duties: Callable[[SimulatedConsumer, LocalShards, TaskGroup], None] = lambda *_: None
+    """Starts what a member does beside its shards, in a task group."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -151,8 +153,17 @@ class SimulatedConsumer(SimulatedProcess):
 
     key_space: KeySpace | None = None
     """Its mirror, while it runs."""
+    journals: JournalClient = field(init=False)
+    """Of all its shards."""
     shards: list[LiveShard] = field(default_factory=list)
     """All that it has served or serves, oldest first."""
+
+    def __post_init__(self) -> None:
+        given = self.surroundings
+        channels = SimulatedChannels(given.broker, self.to_journals, chunk_bytes=given.chunk_bytes)
+        self.journals = JournalClient(
+            channels.default_endpoint, channels=channels, clock=given.clock
+        )
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -167,7 +178,7 @@ class SimulatedConsumer(SimulatedProcess):
     async def live(self) -> None:
         """Mirror etcd, and serve the assigned shard, for ever."""
         key_space = KeySpace(
-            self._etcd(),
+            self.etcd(),
             self.surroundings.keys,
             ShardDecoder(hot_standbys_max=STANDBYS_MAX),
             apply_delay_seconds=0.0,
@@ -182,6 +193,7 @@ class SimulatedConsumer(SimulatedProcess):
                 registry=CollectorRegistry(),
             )
             key_space.observe(ObserverStage.ACT, shards.apply)
+            self.surroundings.start_duties(self, shards, group)
             await self._load(key_space)
             await key_space.watch()
 
@@ -194,7 +206,8 @@ class SimulatedConsumer(SimulatedProcess):
             else:
                 return
 
-    def _etcd(self) -> FaultyEtcd:
+    def etcd(self) -> FaultyEtcd:
+        """Return a connection to etcd."""
         return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
 
     def _new_shard(
@@ -207,11 +220,10 @@ class SimulatedConsumer(SimulatedProcess):
 
     def _environment(self, key_space: KeySpace) -> ShardEnvironment:
         given = self.surroundings
-        etcd, keys = self._etcd(), AuxiliaryKeys(given.keys.root)
-        channels = SimulatedChannels(given.broker, self.to_journals, chunk_bytes=given.chunk_bytes)
+        etcd, keys = self.etcd(), AuxiliaryKeys(given.keys.root)
         return ShardEnvironment(
             application=self.application,
-            journals=JournalClient(channels.default_endpoint, channels=channels, clock=given.clock),
+            journals=self.journals,
             etcd=etcd,
             keys=given.keys,
             key_space=key_space,

@@ -10,9 +10,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from structlog.testing import capture_logs
 
@@ -40,6 +42,9 @@ from broadsheet.journals.message_writer import MessageWriter
 from broadsheet.journals.topic import open_topic
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, ListResponse as JournalListed
+from broadsheet.wire.keys_pb2 import GetKeyTableRequest, KeyRule
+from broadsheet.wire.keys_pb2_grpc import KeyServiceStub
+from broadsheet.wire.labels import label_set, selector
 from broadsheet.wire.shard_pb2 import ListResponse
 from tests.support.dividing import (
     KEYS,
@@ -214,6 +219,112 @@ async def test_reader_that_recovers_from_before_the_seal_reads_the_journal_again
             return True
 
         await eventually(refused)
+
+
+async def test_part_is_divided_again_and_a_reader_recovers_from_before_both_divisions(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """Messages go into the parts of the part, key tables name the first journal as publishers do, and a reader that
+    goes back to before both divisions reads the journals in their order.
+    """
+    await create_middle(journals)
+    producer = Producer(journals)
+    state = cluster.directory / READER / "state.json"
+    inner = [f"{PARTS[0]}-0000", f"{PARTS[0]}-0400"]
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE), shard(READER, MIDDLE)))
+        await wait_for_primaries(client, RELAY, READER)
+        await producer.publish(SOURCE, KEYS)
+        await _passed(journals, 1)
+        early = await asyncio.to_thread(state.read_bytes)
+        for number, journal in enumerate((MIDDLE, PARTS[0]), 2):
+            await elastic.split_journal(journal)
+            await until_divided(elastic)
+            await producer.publish(SOURCE, KEYS)
+            sent = await _passed(journals, number)
+        by_journal = await check_passed(journals, sent)
+        assert by_journal.keys() == {MIDDLE, *PARTS, *inner}
+        behind = await _sources(client)
+        assert [(name, after) for name, after, _ in behind] == [
+            *((name, PARTS[0]) for name in inner),
+            (PARTS[1], MIDDLE),
+        ]
+        assert await _journals_of_keys(one) == [MIDDLE]
+
+        with capture_logs() as events:
+            await _recover_from(client, state, early)
+            await _passed(journals, 5)
+        assert any(each["event"] == "source.added_again" for each in events)
+        found = await committed(journals, OUTPUT)
+        for key in KEYS:
+            numbers = [each["n"] for each in found if each["key"] == key]
+            assert numbers == [*numbers[:3], *numbers[1:3]], key
+
+        async def has_left() -> bool:
+            return await _sources(client) == behind
+
+        await eventually(has_left)
+        await until_divided(elastic)
+
+
+async def test_part_that_is_divided_before_its_journal_is_read_leaves_the_sources_behind_it(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A paused reader has neither read when both are sealed. It reads them in their order, and both leave its sources:
+    the first journal first.
+    """
+    await create_middle(journals)
+    producer = Producer(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        reader = shard(READER, MIDDLE)
+        reader.disable = True
+        await client.apply(upserts(shard(RELAY, SOURCE), reader))
+        await wait_for_primaries(client, RELAY)
+        async with traffic(producer) as sent:
+            for journal in (MIDDLE, PARTS[0]):
+                at_begin = sent.total()
+                await eventually(partial(_has_grown, sent, at_begin + 200))
+                await elastic.split_journal(journal)
+                await eventually(partial(_is_sealed, elastic, journal))
+            await eventually(partial(_has_grown, sent, sent.total() + 200))
+        assert await _journals_of_keys(one) == [MIDDLE]
+        await _pause_reader(client, paused=False)
+        by_journal = await check_passed(journals, sent)
+        assert by_journal.keys() == {MIDDLE, *PARTS, f"{PARTS[0]}-0000", f"{PARTS[0]}-0400"}
+        await until_divided(elastic)
+        left = {name for name, _, _ in await _sources(client)}
+        assert left == {f"{PARTS[0]}-0000", f"{PARTS[0]}-0400", PARTS[1]}
+        assert await _journals_of_keys(one) == [MIDDLE]
+
+
+def _has_grown(sent: Counter[str], total: int) -> bool:
+    return sent.total() > total
+
+
+async def _is_sealed(elastic: ElasticClient, journal: str) -> bool:
+    return any(
+        each.journal == journal and each.phase == "sealed"
+        for each in await elastic.journal_splits()
+    )
+
+
+async def _journals_of_keys(member: Service) -> list[str]:
+    """Return the journals that the reader's key table has publishers choose among."""
+    request = GetKeyTableRequest(
+        rule=KeyRule.KEY_RULE_MODULO, selector=selector(label_set(("id", READER)))
+    )
+    async with grpc.aio.insecure_channel(member.address.partition("://")[2]) as channel:
+        # `Any`: grpc.aio returns another call than the stub says.
+        stub: Any = KeyServiceStub(channel)
+        return list((await stub.GetKeyTable(request)).table.journals)
 
 
 async def _recover_from(client: ShardClient, state: Path, content: bytes) -> None:

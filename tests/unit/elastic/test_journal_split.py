@@ -14,6 +14,7 @@ from broadsheet.consumer.elastic.journal_split import (
     part_spec,
     plan_journal_split,
     publishers_among,
+    read_before,
     reads_first,
     sealed_at,
     with_labels,
@@ -195,6 +196,21 @@ def test_part_that_is_left_behind_in_turn_comes_back_behind_its_own_journal() ->
         (PARTS[0], JOURNAL, 0),
         *((part, PARTS[0], 0) for part in parts),
     ]
+
+
+def test_part_that_was_divided_leaves_the_sources_behind_its_own_journal() -> None:
+    """Else the journal, which goes on giving its parts to readers, would give them this one again; and no source would
+    tell any more that the journal is read first.
+    """
+    for suffix in ("", ";two"):
+        held = with_parts(_shard(f"{JOURNAL}{suffix}"), JOURNAL, PARTS)
+        assert held is not None
+        both = with_parts(held, PARTS[0], [f"{PARTS[0]}-0000", f"{PARTS[0]}-0400"])
+        assert both is not None
+
+        assert read_before(both, PARTS[0]) == f"{JOURNAL}{suffix}"
+        assert read_before(both, JOURNAL) == ""
+        assert read_before(without_sealed(both, JOURNAL, 77), PARTS[0]) == ""
 
 
 @pytest.mark.parametrize(("after", "offset"), [("", 5), (JOURNAL, -1)])

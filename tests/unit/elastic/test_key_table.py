@@ -138,3 +138,31 @@ def test_key_table_names_a_divided_journal_before_and_after_it_leaves_the_source
             "j",
             "k",
         ]
+
+
+def test_key_table_names_the_first_journal_when_a_part_was_divided_and_is_no_source_any_more() -> (
+    None
+):
+    """Publishers choose among the journals of their topic: a part among them would send keys to other shards. A
+    reader's suffix changes nothing.
+    """
+    for suffix in ("", ";two"):
+        spec = _shard(
+            "a", *(f"{each}{suffix}" for each in ("j-0000-0000", "j-0000-0400", "j-0800"))
+        ).spec
+        for source, divided in zip(spec.sources, ("j-0000", "j-0000", "j"), strict=True):
+            source.after, source.after_offset = f"{divided}{suffix}", 9
+
+        table = key_table_of(
+            [ServedShard(spec=spec)],
+            RULE_NAMES["modulo"],
+            (),
+            origins={
+                "j-0000": "j",
+                "j-0000-0000": "j-0000",
+                "j-0000-0400": "j-0000",
+                "j-0800": "j",
+            },
+        )
+
+        assert list(table.journals) == ["j"]

@@ -12,7 +12,7 @@ converted before either sees them, to types that keep every value:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -170,6 +170,44 @@ def require_names_beside(kept: Iterable[str], rows: Iterable[str]) -> None:
             raise ValidationError(
                 name, f"expected a name that differs from column {other!r} in more than its case"
             )
+
+
+def require_paths(columns: Iterable[pa.Field]) -> None:
+    """Refuse fields that Iceberg cannot tell apart: it knows each by its path, the names with dots between them.
+
+    Raises:
+        ValidationError: a field has no name, or the path of another one; it is named.
+    """
+    known: set[str] = set()
+    for prefix, field in _fields_below("", columns):
+        path = f"{prefix}{field.name}"
+        if not field.name:
+            raise ValidationError(
+                f"{prefix}''",
+                "expected a name, as Iceberg needs it for each field, got an empty one",
+            )
+        if path in known:
+            raise ValidationError(
+                path,
+                "expected one field of this path, got two, of which one has a dot in its name: Iceberg would not tell "
+                "them apart",
+            )
+        known.add(path)
+
+
+def _fields_below(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, pa.Field]]:
+    """Yield fields and all that are nested in them, with what is before their names in their paths."""
+    types = pa.types
+    for each in fields:
+        yield prefix, each
+        below, kind = f"{prefix}{each.name}.", each.type
+        if types.is_struct(kind):
+            yield from _fields_below(below, kind)
+        elif types.is_map(kind):
+            parts = [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
+            yield from _fields_below(below, parts)
+        elif _is_list(kind):
+            yield from _fields_below(below, [pa.field("element", kind.value_type)])
 
 
 _WIDENED: Final = (

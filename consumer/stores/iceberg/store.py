@@ -41,6 +41,7 @@ from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
 from broadsheet.consumer.stores.table_columns import (
     adds_columns,
+    require_paths,
     table_rows,
     table_schema,
     united,
@@ -77,12 +78,13 @@ class IcebergStore:
             schema: Columns of a table that is made if there is none; None: there must be one.
 
         Raises:
-            ValidationError: a column has a type that no table keeps.
+            ValidationError: a column has a type that no table keeps, or a name that Iceberg does not take.
         """
         self._fqn = shard.fqn
         self._name = table
         self._properties = dict(catalog)
         self._first_schema = None if schema is None else table_schema(schema)
+        require_paths(self._first_schema or ())
         self._schema = self._first_schema
         self._commits = CommitThread(shard.fqn)
         self._catalog: Catalog | None = None
@@ -98,12 +100,17 @@ class IcebergStore:
         """Add rows to the running transaction. Columns that the table lacks are added to it.
 
         Raises:
-            ValidationError: a column's values do not fit the table's.
+            ValidationError: a column's values do not fit the table's, or Iceberg does not take its name.
         """
         if self._table is None:
             raise StoreClosedError(self._fqn)
         kept = table_rows(rows, self._schema)
-        self._pending = united(self._pending, kept.schema)
+        pending = united(self._pending, kept.schema)
+        if self._schema is None or adds_columns(self._schema, pending):
+            # Refused before the commit, which the client would refuse each time again.
+            columns = {each.name: each for each in (*(self._schema or ()), *pending)}
+            require_paths(columns.values())
+        self._pending = pending
         self._rows.append(kept)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:

@@ -12,6 +12,7 @@ import pytest
 from broadsheet.consumer.stores.table_columns import (
     adds_columns,
     require_names_beside,
+    require_paths,
     table_rows,
     table_schema,
     united,
@@ -192,3 +193,39 @@ def test_names_that_differ_in_their_case_are_refused_where_they_are_one() -> Non
     require_names_beside(["a"], ["a", "b"])
     with pytest.raises(ValidationError, match=r"^A: expected a name that differs from column 'a'"):
         require_names_beside(["a"], ["b", "A"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "path", "problem"),
+    [
+        ({"": pa.int64()}, "''", "expected a name"),
+        ({"a": pa.struct([("", pa.int64())])}, "a.''", "expected a name"),
+        ({"a": pa.list_(pa.struct([("", pa.int64())]))}, "a.element.''", "expected a name"),
+        ({"a.b": pa.int64(), "a": pa.struct([("b", pa.int64())])}, "a.b", "one field of this path"),
+        (
+            {"a.element": pa.int64(), "a": pa.list_(pa.int64())},
+            "a.element",
+            "one field of this path",
+        ),
+        (
+            {"a": pa.map_(pa.string(), pa.int64()), "a.key": pa.int64()},
+            "a.key",
+            "one field of this path",
+        ),
+    ],
+    ids=["empty", "in-struct", "in-list", "struct", "element", "map"],
+)
+def test_field_that_iceberg_could_not_name_is_refused(
+    columns: dict[str, pa.DataType], path: str, problem: str
+) -> None:
+    """The client says "Can not validate empty avro name" for the first, and no column for any."""
+    with pytest.raises(ValidationError, match=problem) as refused:
+        require_paths(pa.schema(columns))
+    assert refused.value.field_path == path
+
+
+def test_names_with_dots_are_taken_as_long_as_they_are_paths_of_their_own() -> None:
+    """Iceberg keeps them; only two fields of one path are ambiguous."""
+    require_paths(
+        pa.schema({"a.b": pa.int64(), "a": pa.struct([("c", pa.int64())]), "a.": pa.int64()})
+    )

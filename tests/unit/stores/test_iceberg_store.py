@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
@@ -13,7 +15,9 @@ from pyiceberg.catalog import load_catalog
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
 from broadsheet.consumer.relay.table_outlet import PLACE
 from broadsheet.consumer.stores.iceberg.store import IcebergStore
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.testing.stores.subject import FixedShard
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 SHARDS, ROUNDS = 4, 3
 SHARD = FixedShard("shard")
@@ -140,3 +144,39 @@ def test_property_that_somebody_changed_is_named(tmp_path: Path, prefix: str, va
             store.restore_checkpoint(SHARD)
     finally:
         store.destroy()
+
+
+@pytest.mark.parametrize(
+    ("rows", "path"),
+    [
+        ({"": [1]}, "''"),
+        ({"s": [{"": 1}]}, "s.''"),
+        ({"a.b": [1], "a": [{"b": 1}]}, "a.b"),
+    ],
+    ids=["empty", "nested", "ambiguous"],
+)
+def test_rows_whose_field_iceberg_cannot_name_are_refused_and_the_others_are_kept(
+    tmp_path: Path, rows: dict[str, list[Any]], path: str
+) -> None:
+    """Refused when they are appended, so that a dead-letter journal can take the message; the table goes on."""
+    store = IcebergStore(SHARD, "lake.rows", catalog_in(tmp_path), schema=PLACE)
+    try:
+        store.restore_checkpoint(SHARD)
+        with pytest.raises(ValidationError) as refused:
+            store.append(pa.table(rows))
+        store.append(pa.table({"n": [1]}))
+        store.start_commit(SHARD, Checkpoint(), ()).result(30)
+    finally:
+        store.destroy()
+
+    opened = load_catalog("default", **catalog_in(tmp_path))
+    found = opened.load_table("lake.rows").scan().to_arrow().select(["n"]).to_pylist()
+    opened.close()
+    assert refused.value.field_path == path
+    assert found == [{"n": 1}]
+
+
+def test_first_columns_of_a_table_need_names(tmp_path: Path) -> None:
+    """A table whose column has no name could be made, and never be written."""
+    with pytest.raises(ValidationError, match="expected a name"):
+        IcebergStore(SHARD, "lake.rows", catalog_in(tmp_path), schema=pa.schema({"": pa.int64()}))

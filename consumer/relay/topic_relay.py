@@ -8,7 +8,7 @@ from typing import Any
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.relay.application import CarriesOut
 from broadsheet.consumer.relay.kafka_outlet import OURS, SOURCE
-from broadsheet.consumer.relay.sink_labels import SINK_FROM, Sink, SinkKind, sink_of
+from broadsheet.consumer.relay.sink_labels import SINK_FROM, SINK_SET, Sink, SinkKind, sink_of
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.stores.kafka.settings import for_readers
 from broadsheet.consumer.stores.setting_files import read_files
@@ -16,6 +16,9 @@ from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.shard_pb2 import Checkpoint
+
+RECREATED_SETTING = f"{SOURCE}read.recreated"
+"""Says that a topic which was deleted and created again is read from its beginning."""
 
 
 class RawRecords:
@@ -78,12 +81,18 @@ class TopicRelay(CarriesOut):
         sink = self._sink_of(shard)
         known = self._sources.get(shard.fqn)
         if known is None or known[0] != sink:
-            source = KafkaSource(sink.from_topic, RawRecords(), _source_config(sink))
+            source = KafkaSource(
+                sink.from_topic,
+                RawRecords(),
+                _source_config(sink),
+                read_recreated=_reads_recreated(sink),
+            )
             known = self._sources[shard.fqn] = sink, source
         return known[1]
 
     def _sink_of(self, shard: Shard) -> Sink:
         sink = sink_of(shard.spec.labels)
+        _reads_recreated(sink)
         if not sink.from_topic:
             raise ValidationError(
                 f"labels[{SINK_FROM}]",
@@ -92,12 +101,24 @@ class TopicRelay(CarriesOut):
         return sink
 
 
+def _reads_recreated(sink: Sink) -> bool:
+    """Tell whether a topic that was deleted and created again is read from its beginning.
+
+    Raises:
+        ValidationError: the setting is neither.
+    """
+    said = sink.settings.get(RECREATED_SETTING, "false")
+    if said not in ("true", "false"):
+        raise ValidationError(SINK_SET + RECREATED_SETTING, f"expected true or false, got {said!r}")
+    return said == "true"
+
+
 def _source_config(sink: Sink) -> dict[str, Any]:
     """Return the settings of the consumer: the sink's, if that is Kafka too, and over them its own."""
     own = {
         name.removeprefix(SOURCE): value
         for name, value in sink.settings.items()
-        if name.startswith(SOURCE)
+        if name.startswith(SOURCE) and name != RECREATED_SETTING
     }
     shared = sink.settings if sink.kind is SinkKind.KAFKA else {}
     common = {name: value for name, value in shared.items() if not name.startswith((OURS, SOURCE))}

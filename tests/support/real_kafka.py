@@ -190,6 +190,35 @@ class RealKafka:
         for created in admin.create_topics([new]).values():
             created.result(30)
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic; it is gone at the return."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self.config)
+        for deleted in admin.delete_topics([topic]).values():
+            deleted.result(30)
+
+    def configure(self, topic: str, **config: str) -> None:
+        """Change settings of a topic, which have underscores for dots."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs export only some of its names
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        entries = [
+            ConfigEntry(
+                name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET
+            )
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin = AdminClient(self.config)
+        for altered in admin.incremental_alter_configs([resource]).values():
+            altered.result(30)
+
     def _java(self) -> list[str]:
         class_path = os.pathsep.join(map(str, KAFKA.class_path()))
         return [java_program(), *_JAVA, "-cp", class_path]

@@ -183,8 +183,8 @@ class SourceRecreatedError(SourceDataLossError):
             source,
             f"it was deleted and created again: the checkpoint is of {known}, the present one is {found}. "
             "Messages of the old one that were not read are lost. To read the new one from its beginning, give the "
-            "source read_recreated=True, or a relay --set source.read.recreated=true; to count everything again, remove "
-            "state and checkpoint",
+            "source read_recreated=True, or a relay --set source.read.recreated=true; to count everything again, "
+            "remove state and checkpoint",
         )
         self.known = known
         self.found = found

@@ -35,8 +35,8 @@ from broadsheet.consumer.errors import (
     UnsupportedSpecError,
 )
 from broadsheet.consumer.stores.kafka.marker import DIRECT_METADATA, sink_name
-from broadsheet.consumer.stores.kafka.record import Record, record_bytes
-from broadsheet.consumer.stores.kafka.settings import ours
+from broadsheet.consumer.stores.kafka.record import Record, places_of, record_bytes
+from broadsheet.consumer.stores.kafka.settings import RECORD_BYTES_MAX, ours
 from broadsheet.consumer.stores.kafka.store import KafkaStore
 from broadsheet.consumer.stores.kafka.topics import KafkaTopics, TopicLimits
 from broadsheet.consumer.stores.kafka.transactions import (
@@ -73,6 +73,10 @@ class DeclaredCluster(Protocol):
 
     def limits(self, topic: str, now: float) -> TopicLimits:
         """Return what a topic takes, as of a moment not long ago."""
+        ...
+
+    def forget_limits(self, topic: str) -> None:
+        """Ask again when the limits of a topic are needed next."""
         ...
 
 
@@ -339,14 +343,41 @@ class KafkaConnection:
                     number=intent.number,
                     records=len(intent.records),
                 )
-                self._send(intent.number, intent.records)
+                self._send(intent.number, self._placed(intent.records))
             case IntentVerdict.DOUBTFUL | IntentVerdict.CONTRADICTED as resolution:
                 raise self._refusal(intent, resolution)
+
+    def _placed(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records of a restored intent as their topics can take them.
+
+        None of them were committed, so those of a topic that was created again with fewer partitions may go to others:
+        it has no records of their keys yet.
+        """
+        assert self._topics is not None, "it is open"
+        counts: dict[str, int] = {}
+        for topic in {each.topic for each in records}:
+            counts[topic] = self._topics.limits(topic, RECORD_BYTES_MAX).partitions
+        gone = {each.topic for each in records if each.partition >= counts[each.topic]}
+        for topic in gone:
+            _log.warning(
+                "outputs.partitions_gone",
+                shard=self._shard_id,
+                topic=topic,
+                partitions=counts[topic],
+                lost="records that were sent to the former topic",
+            )
+            self._cluster.forget_limits(topic)
+        return [
+            _placed_among(counts[each.topic], each) if each.topic in gone else each
+            for each in records
+        ]
 
     def _send(self, number: int, records: Sequence[Record]) -> None:
         assert self._transactions is not None, "it is open"
         progress = TxnProgress(number, metadata=DIRECT_METADATA)
-        self._transactions.commit(records, progress)
+        topics = self._topics
+        assert topics is not None, "it is open"
+        self._transactions.commit(records, progress, lambda: topics.hindrance(places_of(records)))
         self._marker = number
         self._renewed = self._clock.monotonic_seconds()
 
@@ -393,6 +424,13 @@ class KafkaConnection:
 
     def _doubt(self, detail: str) -> OutputDoubtError:
         return OutputDoubtError(self._shard_id, self.key, f"group {self.sink}: {detail}")
+
+
+def _placed_among(partitions: int, record: Record) -> Record:
+    """Return a record in the partition that it has among so many."""
+    key = record.key
+    chosen = record.partition % partitions if key is None else partition_of(key, partitions)
+    return record._replace(partition=chosen)
 
 
 def _require_absent(

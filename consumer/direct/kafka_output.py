@@ -18,6 +18,7 @@ from broadsheet.consumer.application import (
 )
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
+    LIMITS_SECONDS,
     RECORD_BYTES_MAX,
     TRANSACTION_SECONDS,
     checked_settings,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 KeyOf: TypeAlias = Callable[[Any], Any]
 """Returns the key of a message of the application's own class: bytes, None, or what the output's `key_type` encodes."""
-LIMITS_SECONDS: Final = 300.0
-"""Age at which partitions and limits of a topic are asked for again, as Kafka's producers do."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _JSON: Final = JsonType()
 
@@ -122,11 +121,18 @@ class KafkaCluster:
         with self._lock:
             asked, limits = self._limits.get(topic, (0.0, None))
             if limits is None or now > asked + LIMITS_SECONDS:
-                limits = self._asked_limits(topic)
+                limits = self._asked_limits(topic, limits)
                 self._limits[topic] = now, limits
             return limits
 
-    def _asked_limits(self, topic: str) -> TopicLimits:
+    def forget_limits(self, topic: str) -> None:
+        """Ask again when the limits of a topic are needed next. On any thread."""
+        with self._lock:
+            known = self._limits.get(topic)
+            if known is not None:
+                self._limits[topic] = float("-inf"), known[1]
+
+    def _asked_limits(self, topic: str, known: TopicLimits | None) -> TopicLimits:
         from broadsheet.consumer.stores.kafka.topics import KafkaTopics
         from broadsheet.consumer.stores.kafka.transactions import KafkaClients, SinkId
 
@@ -135,7 +141,7 @@ class KafkaCluster:
             sink = SinkId(f"output {self.key}", "", self.checkpoints_topic)
             clients = self.clients or KafkaClients()
             self._topics = KafkaTopics(sink, read_files(self.config), clients)
-        return self._topics.limits(topic, RECORD_BYTES_MAX)
+        return self._topics.limits_now(topic, RECORD_BYTES_MAX, known)
 
     def open(self, shard: Shard, *, bytes_max: int, clock: Clock | None = None) -> RecordConnection:
         """Return the connection of one attempt to serve a shard.

@@ -5,7 +5,11 @@
     timers  the index of due times, from the cursor on; the rows of state say which entries hold
 
 Keys lie in the order of their groups, so a page of a prefix looks into each group. A cursor is the position that the
-page ended at: a later page sees what was committed by then, and no key twice that stayed.
+page ended at, behind the groups that the shard had: a later page sees what was committed by then, and no key twice that
+stayed. Of a shard that was split meanwhile, or of another one, the pages would end early, without a word: such a cursor
+is refused.
+
+    ff ⋅ first group, 2 bytes ⋅ group behind the last, 2 bytes ⋅ position
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from broadsheet.consumer.stores.keyed_queries import (
 )
 from broadsheet.consumer.stores.state_tables import picked
 from broadsheet.runtime.errors import BoundExceededError, ValidationError
-from broadsheet.wire.key_range import GROUPS
+from broadsheet.wire.key_range import GROUPS, KeyRange
 
 PAGE_BYTES: Final = 1 << 20
 """State of a page: it ends with the key with which it has so much."""
@@ -48,6 +52,9 @@ ENTRIES_MAX: Final = 10_000
 DUE_MS: Final = "due_ms"
 _TIME_BYTES: Final = 8
 _TIME_MAX: Final = (1 << 63) - 1
+_CURSOR: Final = b"\xff"
+"""Begins cursors; those of earlier releases began with a group, which is less."""
+_HEAD_BYTES: Final = len(_CURSOR) + 2 * GROUP_BYTES
 _FAMILY_END: Final = group_bytes(GROUPS)
 """Behind the places of all groups."""
 
@@ -218,28 +225,34 @@ class StoreQueries:
         asked = self._table(table)
         schema = picked(asked.info.schema, columns)
         begin = asked.codec.encode_prefix(prefix.fields, prefix.text)
-        if page.cursor and not _is_position(page.cursor, begin):
+        # Taken before the rows are: the cursor of a page that a split meets is refused, as of the groups before.
+        owned = self.store.owned
+        position = _position(page, owned)
+        if position and not _is_position(position, begin):
             raise _strange_cursor()
-        places = [*place_ranges(begin, asked.behind(page.cursor) if page.cursor else b"")]
+        places = [*place_ranges(begin, asked.behind(position) if position else b"")]
         with self.store.reading() as (rows, checkpoint):
-            found, cursor = asked.page(rows, places, schema, _size(page))
-        return KeyedPage(checkpoint=checkpoint, table=found, cursor=cursor)
+            found, position = asked.page(rows, places, schema, _size(page))
+        return KeyedPage(checkpoint=checkpoint, table=found, cursor=_cursor(position, owned))
 
     def timers(
         self, table: str, wanted: TimerRange = ALL_TIMERS, page: KeyedPageOrder = FIRST_PAGE
     ) -> KeyedPage:
         """Return a page of timers."""
-        asked, size = self._table(table), _size(page)
+        asked, size, owned = self._table(table), _size(page), self.store.owned
+        position = _position(page, owned)
         bounds = (_time("from_ms", wanted.from_ms, -_TIME_MAX), _time("until_ms", wanted.until_ms))
         with self.store.reading() as (rows, checkpoint):
             if wanted.key is not None:
-                due, cursor = _dues_of_key(rows, asked, self._place(asked, wanted.key, "key"), page)
+                place = self._place(asked, wanted.key, "key")
+                due, position = _dues_of_key(rows, asked, place, position)
             else:
-                due, cursor = _due_page(rows, asked, bounds, page)
+                due, position = _due_page(rows, asked, bounds, size, position)
         due = [each for each in due if bounds[0] <= each[0] <= bounds[1]]
         if len(due) > size and wanted.key is not None:
-            due, cursor = due[:size], sortable(due[size - 1][0] + 1)
-        return KeyedPage(checkpoint=checkpoint, table=_due_table(asked, due), cursor=cursor)
+            due, position = due[:size], sortable(due[size - 1][0] + 1)
+        table_of_due, cursor = _due_table(asked, due), _cursor(position, owned)
+        return KeyedPage(checkpoint=checkpoint, table=table_of_due, cursor=cursor)
 
     def _place(self, asked: AskedTable, key: Sequence[Any], path: str) -> bytes:
         place, owned = _place(asked, key, path), self.store.owned
@@ -276,6 +289,35 @@ def _size(page: KeyedPageOrder) -> int:
     return page.size
 
 
+def _cursor(position: bytes, owned: KeyRange) -> bytes:
+    """Return the cursor of a page that ended at a position; empty: with the last."""
+    if not position:
+        return b""
+    return _CURSOR + group_bytes(owned.begin) + group_bytes(owned.end) + position
+
+
+def _position(page: KeyedPageOrder, owned: KeyRange) -> bytes:
+    """Return the position of a page's cursor; empty: it has none.
+
+    Raises:
+        ValidationError: it is no cursor, or the shard does not have all groups of which it is.
+    """
+    cursor = page.cursor
+    if not cursor:
+        return b""
+    begin, end = (int.from_bytes(cursor[at : at + GROUP_BYTES]) for at in (1, 1 + GROUP_BYTES))
+    if not cursor.startswith(_CURSOR) or len(cursor) <= _HEAD_BYTES or not begin < end <= GROUPS:
+        raise _strange_cursor()
+    had = KeyRange(begin, end)
+    if not owned.covers(had):
+        raise ValidationError(
+            "cursor",
+            f"expected one of the groups {owned} of this shard, got one of {had}: it was split meanwhile, or the "
+            "cursor is of another shard; begin again, and ask each shard of the family",
+        )
+    return cursor[_HEAD_BYTES:]
+
+
 def _is_position(cursor: bytes, prefix: bytes) -> bool:
     """Tell whether a cursor is a place, with or without a suffix, of a key that begins so."""
     group = int.from_bytes(cursor[:GROUP_BYTES])
@@ -307,29 +349,29 @@ def _first_due(rows: RowSnapshot, family: bytes) -> int | None:
 
 
 def _dues_of_key(
-    rows: RowSnapshot, asked: AskedTable, place: bytes, page: KeyedPageOrder
+    rows: RowSnapshot, asked: AskedTable, place: bytes, position: bytes
 ) -> tuple[list[tuple[int, bytes]], bytes]:
-    if page.cursor and len(page.cursor) != _TIME_BYTES:
+    if position and len(position) != _TIME_BYTES:
         raise _strange_cursor()
-    begin = from_sortable(page.cursor) if page.cursor else -_TIME_MAX
+    begin = from_sortable(position) if position else -_TIME_MAX
     return [(due, place) for due in asked.due_of(rows, place) if due >= begin], b""
 
 
 def _due_page(
-    rows: RowSnapshot, asked: AskedTable, bounds: tuple[int, int], page: KeyedPageOrder
+    rows: RowSnapshot, asked: AskedTable, bounds: tuple[int, int], size: int, position: bytes
 ) -> tuple[list[tuple[int, bytes]], bytes]:
     """Return a page of (due time, place), and the position behind it."""
     family = asked.due_family
     end = family + sortable(bounds[1] + 1)
     begin = family if asked.is_due_early else family + sortable(bounds[0])
-    if page.cursor:
-        if len(page.cursor) < _TIME_BYTES:
+    if position:
+        if len(position) < _TIME_BYTES:
             raise _strange_cursor()
-        begin = family + page.cursor
+        begin = family + position
     entries: list[tuple[int, bytes]] = []
     position = b""
     for looked, (entry, _) in enumerate(rows.items([(begin, end)])):
-        if len(entries) >= page.size or looked >= ENTRIES_MAX:
+        if len(entries) >= size or looked >= ENTRIES_MAX:
             position = entry[len(family) :]
             break
         entries.append((from_sortable(entry, len(family)), entry[len(family) + _TIME_BYTES :]))

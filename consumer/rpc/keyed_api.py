@@ -16,6 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
 from broadsheet.consumer.errors import (
     ShardStoppedError,
     StateNotShownError,
@@ -314,7 +317,12 @@ def _order(request: ScanKeysRequest | ListTimersRequest) -> KeyedPageOrder:
 def _key(queries: KeyedQueries, table: str, values: Any, path: str) -> list[Any]:
     from broadsheet.consumer.keyed.key_fields import fields_of
 
-    return fields_of(list(values), queries.key_of(table), path)
+    return fields_of([_plain(each) for each in values], queries.key_of(table), path)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a `ListValue` as JSON has it, also an object or a list, for which no field has a type."""
+    return json_format.MessageToDict(value) if isinstance(value, Message) else value
 
 
 # -- answers

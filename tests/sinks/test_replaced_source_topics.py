@@ -57,5 +57,7 @@ async def test_longer_topic_under_a_reader_is_not_taken_for_the_one_before(
     if read_recreated:
         await reach(live, {"old": 5, "new": 12})
     else:
-        await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "deleted and created again"))
+        await eventually(
+            lambda: host.says(SHARD, ReplicaStatus.FAILED, "deleted and created again")
+        )
         assert set(met) == {"old"}

@@ -209,9 +209,7 @@ class RealKafka:
         )
 
         entries = [
-            ConfigEntry(
-                name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET
-            )
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)

@@ -220,7 +220,11 @@ class VirtualAdmin:
     def _described(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
         if name in self._kafka.topics:
-            future.set_result(SimpleNamespace(partitions=[None] * self._kafka.topics[name]))
+            partitions = [
+                SimpleNamespace(id=number, leader=SimpleNamespace(id=1), isr=[1], replicas=[1])
+                for number in range(self._kafka.topics[name])
+            ]
+            future.set_result(SimpleNamespace(partitions=partitions, topic_id=None))
         else:
             future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
         return future

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -17,6 +17,7 @@ from broadsheet.cli.options import SelectorInPlace, command_options, flag, optio
 from broadsheet.cli.output.messages import counted, say
 from broadsheet.cli.shards.space import format_shard_space, space_of_listing
 from broadsheet.consumer.relay import Sink, SinkKind, labels_of_sink
+from broadsheet.consumer.relay.sink_labels import sink_of
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set, union
@@ -125,13 +126,56 @@ def specs_of(sink: Sink, parts: Sequence[SinkPart], options: SinkOptions) -> lis
     return list(specs.values())
 
 
+def require_carried_once(specs: Sequence[ShardSpec], present: Sequence[ShardSpec]) -> None:
+    """Refuse shards that would send again what another shard sends to the same place.
+
+    Args:
+        specs: New shards of a sink.
+        present: All shards.
+
+    Raises:
+        ValidationError: a shard of another id carries one of the journals, or the topic, there; it is named.
+    """
+    ours = {spec.id for spec in specs}
+    carried = {each: spec.id for spec in present if spec.id not in ours for each in _carried(spec)}
+    for spec in specs:
+        for each in _carried(spec):
+            if each in carried:
+                raise ValidationError(
+                    "--prefix",
+                    f"shard {carried[each]} carries {each.what} to {each.to} already, so each record would be there "
+                    "twice: delete that shard first; or, if twice is meant, apply what --print shows",
+                )
+
+
+class _Carried(NamedTuple):
+    """Something that a shard carries out."""
+
+    what: str
+    """The journal, or the topic."""
+    kind: SinkKind
+    to: str
+    at: str
+    """Address of the other system, as the setting has it."""
+
+
+def _carried(spec: ShardSpec) -> list[_Carried]:
+    try:
+        sink = sink_of(spec.labels)
+    except ValidationError:
+        return []  # Another application's.
+    carried = [sink.from_topic] if sink.from_topic else [each.journal for each in spec.sources]
+    at = sink.settings.get("bootstrap.servers", sink.settings.get("uri", ""))
+    return [_Carried(what, sink.kind, sink.to, at) for what in carried]
+
+
 async def apply_sink(
     connection: Connection, sink: Sink, source: SourceOptions, options: SinkOptions
 ) -> None:
     """Apply a shard for each journal, or each part of the topic, or print them.
 
     Raises:
-        ValidationError: an option or a setting is not possible.
+        ValidationError: an option or a setting is not possible, or another shard carries the same to the same place.
         ApplyConflictError: one of the ids is taken.
     """
     if sink.kind is SinkKind.KAFKA:
@@ -162,6 +206,7 @@ async def _apply(
         click.echo(format_shard_space(space_of_listing(listed)), nl=False)
         return
     async with connection.shards() as shards:
+        require_carried_once(specs, [each.spec for each in (await shards.list()).shards])
         await shards.apply([ApplyRequest.Change(upsert=spec) for spec in specs])
     for spec in specs:
         click.echo(spec.id)

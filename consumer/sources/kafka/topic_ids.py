@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from broadsheet.consumer.sources.kafka.partitions import CALL_SECONDS, told_apart
+from broadsheet.consumer.stores.kafka.topics import topic_id_text
 from broadsheet.consumer.stores.setting_files import read_files
 
 _CONNECTION: Final = (
@@ -105,8 +106,4 @@ def _id_of(topic: str, answer: Any) -> str:  # Any: the stubs do not tell what t
             _log.info("kafka.topic_id_untold", topic=topic, reason=error.args[0].str())
             return ""
         raise told_apart(topic, error.args[0]) from error
-    if found is None or not (
-        found.get_most_significant_bits() or found.get_least_significant_bits()
-    ):
-        return ""
-    return str(found)
+    return topic_id_text(found)

@@ -46,6 +46,11 @@ def record_bytes(
     return size
 
 
+def places_of(outgoing: Iterable[Outgoing]) -> set[tuple[str, int]]:
+    """Return the topics and partitions of records; -1: the partitioner chooses."""
+    return {(each.topic, each.partition) for each in outgoing}
+
+
 def count_records(outgoing: Iterable[Outgoing]) -> int:
     """Return how many records these are."""
     return sum(len(each.values) if isinstance(each, RecordRun) else 1 for each in outgoing)

@@ -16,6 +16,8 @@ CHECKPOINTS_TOPIC: Final = "broadsheet-checkpoints"
 TRANSACTION_SECONDS: Final = 10.0
 """Longest that readers of a partition can be held up by a transaction whose producer stopped; it is only open while
 records that are in memory are sent."""
+LIMITS_SECONDS: Final = 300.0
+"""Age at which partitions and limits of a topic are asked for again, as Kafka's producers do."""
 RECORD_BYTES_MAX: Final = 1_000_000
 """`message.max.bytes` of the client, where no setting says otherwise."""
 
@@ -27,6 +29,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     # The client's own bound is 1 GiB for each producer.
     "queue.buffering.max.kbytes": 65_536,
     "queue.buffering.max.messages": 500_000,
+    # A topic that was deleted would come back as brokers make one by themselves: with one partition, and their limits.
+    "allow.auto.create.topics": False,
     # Keys go to the partitions to which producers in Java send them.
     "partitioner": "murmur2_random",
 }
@@ -40,6 +44,7 @@ _SECRETS: Final = (
 )
 _OF_PRODUCERS: Final = (
     "acks",
+    "allow.auto.create.topics",
     "batch.",
     "compression.",
     "delivery.",

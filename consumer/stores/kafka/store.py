@@ -32,16 +32,22 @@ from broadsheet.consumer.stores.kafka.record import (
     Record,
     RecordRun,
     count_records,
+    places_of,
     record_bytes,
 )
 from broadsheet.consumer.stores.kafka.settings import (
     CHECKPOINTS_TOPIC,
+    LIMITS_SECONDS,
     RECORD_BYTES_MAX,
     TRANSACTION_SECONDS,
     checked_settings,
     ours,
 )
-from broadsheet.consumer.stores.kafka.topics import KafkaTopics, Marker, TopicLimits
+from broadsheet.consumer.stores.kafka.topics import (
+    KafkaTopics,
+    Marker,
+    TopicLimits,
+)
 from broadsheet.consumer.stores.kafka.transactions import (
     KafkaClients,
     SinkId,
@@ -50,12 +56,18 @@ from broadsheet.consumer.stores.kafka.transactions import (
 )
 from broadsheet.consumer.stores.setting_files import read_files
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint
+from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 REFRESH_SECONDS: Final = 86_400.0
 """How often an idle shard commits, so that Kafka, which forgets offsets after 7 days by default, keeps its marker."""
+
+_BEGIN_AGAIN: Final = (
+    "To send all again, apply the shard under another id, and delete this one; to go on, give its sources there the "
+    "min_offset behind what the output topic has"
+)
 
 
 class KafkaStore:
@@ -71,6 +83,7 @@ class KafkaStore:
         checkpoints_topic: str = CHECKPOINTS_TOPIC,
         transaction_seconds: float = TRANSACTION_SECONDS,
         clients: KafkaClients | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Check the settings; nothing is opened before `restore_checkpoint`.
 
@@ -80,6 +93,7 @@ class KafkaStore:
             checkpoints_topic: A compacted topic for all sinks of the cluster; created if it is absent.
             transaction_seconds: Longest that a transaction may be open, and so hold up readers of its partitions.
             clients: Makers of clients.
+            clock: Ages what is known of topics.
 
         Raises:
             ValidationError: a setting is missing, or is one that the store chooses.
@@ -95,6 +109,9 @@ class KafkaStore:
         self._transactions: Transactions | None = None
         self._topics: KafkaTopics | None = None
         self._limits: dict[str, TopicLimits] = {}
+        self._asked: dict[str, float] = {}
+        """When the limits of a topic were asked for, monotonic seconds."""
+        self._clock = clock or SystemClock()
         self._pending: list[Outgoing] = []
         self._number = 0
         """Of the last transaction that was started."""
@@ -180,17 +197,19 @@ class KafkaStore:
             )
 
     def limits(self, topic: str) -> TopicLimits:
-        """Return how many partitions a topic has and how long its records may be, as of its first use here.
+        """Return how many partitions a topic has and how long its records may be, as asked in the last minutes.
 
         Raises:
             StoreUnavailableError: there is no such topic, or no broker answers.
             StoreError: the brokers refuse to tell.
         """
-        found = self._limits.get(topic)
-        if found is None:
-            if self._topics is None:
-                raise StoreClosedError(self._fqn)
-            found = self._limits[topic] = self._topics.limits(topic, RECORD_BYTES_MAX)
+        known, now = self._limits.get(topic), self._clock.monotonic_seconds()
+        if known is not None and now < self._asked[topic] + LIMITS_SECONDS:
+            return known
+        if self._topics is None:
+            raise StoreClosedError(self._fqn)
+        self._asked[topic] = now
+        self._limits[topic] = found = self._topics.limits_now(topic, RECORD_BYTES_MAX, known)
         return found
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
@@ -219,7 +238,8 @@ class KafkaStore:
         # A marker can be forgotten by Kafka, the record of the first checkpoint cannot.
         progress = TxnProgress(self._number, checkpoint.SerializeToString(), self._number == 1)
         return self._commits.start(
-            CommitSteps(write=partial(self._commit, records, progress)), wait_for
+            CommitSteps(write=partial(self._commit, records, progress, dict(self._limits))),
+            wait_for,
         )
 
     def destroy(self) -> None:
@@ -246,15 +266,17 @@ class KafkaStore:
                 raise StoreError(
                     self._fqn,
                     f"Kafka has forgotten the marker of group {self._sink.name}, though this shard has sent records "
-                    "(offsets.retention.minutes, or the group was deleted): to go on from the start would send all of "
-                    "them again. To do just that, apply the shard under another id",
+                    "(offsets.retention.minutes, or the group was deleted or reset): to begin again would send "
+                    f"all of them again. {_BEGIN_AGAIN}",
                 )
             return b""
         try:
             marked = parse_metadata(marker.metadata)
         except ValidationError as error:
             raise StoreError(
-                self._fqn, f"offset {marker.number} of group {self._sink.name}: {error}"
+                self._fqn,
+                f"offset {marker.number} of group {self._sink.name}: {error}. If somebody reset the offset, the "
+                f"checkpoint is lost with it. {_BEGIN_AGAIN}",
             ) from error
         match marked:
             case InlineCheckpoint(content):
@@ -262,8 +284,23 @@ class KafkaStore:
             case RecordPlace():
                 return topics.checkpoint_at(marked)
 
-    def _commit(self, records: Sequence[Outgoing], progress: TxnProgress) -> None:
-        transactions = self._transactions
-        if transactions is None:
+    def _commit(
+        self,
+        records: Sequence[Outgoing],
+        progress: TxnProgress,
+        limits: Mapping[str, TopicLimits],
+    ) -> None:
+        transactions, topics = self._transactions, self._topics
+        if transactions is None or topics is None:
             raise StoreClosedError(self._fqn)
-        transactions.commit(records, progress)
+        transactions.commit(records, progress, partial(_hindrance, topics, records, limits))
+
+
+def _hindrance(
+    topics: KafkaTopics, records: Sequence[Outgoing], limits: Mapping[str, TopicLimits]
+) -> str:
+    """Return why the topics of records do not take them; empty: that is not known."""
+    places = places_of(records)
+    # Where the client chose, it may have chosen any partition of those that there were.
+    chosen = {(topic, limits[topic].partitions - 1) for topic, _ in places if topic in limits}
+    return topics.hindrance(places | chosen)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -56,6 +57,8 @@ class TopicLimits:
     partitions: int
     record_bytes_max: int
     """Keys, values and headers of one record."""
+    topic_id: str = ""
+    """Of a topic that was deleted and created again it is another one; empty: brokers do not tell."""
 
 
 class Marker(NamedTuple):
@@ -100,7 +103,7 @@ class KafkaTopics:
             StoreUnavailableError: no broker answers.
         """
         topic = self._sink.checkpoints_topic
-        if self._partitions(topic) is None:
+        if self._described(topic) is None:
             with self._named(f"cannot create the topic {topic}, compacted and of one partition"):
                 new = NewTopic(topic, 1, config={"cleanup.policy": "compact"})
                 for created in self._opened().create_topics([new]).values():
@@ -122,16 +125,77 @@ class KafkaTopics:
         Raises:
             StoreUnavailableError: there is no such topic, or no broker answers.
         """
-        partitions = self._partitions(topic)
-        if partitions is None:
-            raise StoreUnavailableError(
-                self._sink.shard_fqn, f"there is no topic {topic}; create it, or correct its name"
-            )
+        described = self._described(topic)
+        if described is None:
+            raise StoreUnavailableError(self._sink.shard_fqn, _absent(topic))
         bytes_max = self._record_bytes_max or default_bytes_max
         told = self._topic_config(topic).get("max.message.bytes")
         if told is not None:
             bytes_max = min(bytes_max, int(told))
-        return TopicLimits(partitions, bytes_max - _BATCH_BYTES)
+        return TopicLimits(
+            len(described.partitions), bytes_max - _BATCH_BYTES, topic_id_text(described.topic_id)
+        )
+
+    def limits_now(
+        self, topic: str, default_bytes_max: int, known: TopicLimits | None
+    ) -> TopicLimits:
+        """Return what a topic takes, as `limits` does; as far as it is known while that cannot be told.
+
+        Logs a warning if the topic is another one than before.
+        """
+        try:
+            found = self.limits(topic, default_bytes_max)
+        except StoreUnavailableError:
+            if known is None:
+                raise
+            return known  # The next commit waits, and tells why.
+        if known is not None and known.topic_id and found.topic_id not in ("", known.topic_id):
+            _log.warning(
+                "kafka_sink.topic_recreated",
+                topic=topic,
+                known=known.topic_id,
+                found=found.topic_id,
+                lost="records that were sent to the former topic",
+            )
+        return found
+
+    def hindrance(self, places: Iterable[tuple[str, int]]) -> str:
+        """Return why topics take no records now, and what to do; empty if they should, or do not tell.
+
+        Args:
+            places: Topics and partitions of records; -1: any.
+        """
+        wanted = defaultdict(set)
+        for topic, partition in places:
+            wanted[topic].add(partition)
+        try:
+            found = (self._lacking(topic, partitions) for topic, partitions in wanted.items())
+            return next((each for each in found if each), "")
+        except StoreError:
+            return ""
+
+    def _lacking(self, topic: str, partitions: Collection[int]) -> str:
+        described = self._described(topic)
+        if described is None:
+            return _absent(topic)
+        count, highest = len(described.partitions), max(partitions)
+        if highest >= count:
+            return (
+                f"a record is for partition {highest} of topic {topic}, which has {count} by now: it was deleted and "
+                "created again with fewer. The next attempt chooses again"
+            )
+        in_sync_min = int(self._topic_config(topic).get("min.insync.replicas", 1))
+        for each in described.partitions:
+            if -1 in partitions or each.id in partitions:
+                if each.leader is None:
+                    return f"partition {each.id} of topic {topic} has no leader: start its brokers"
+                # A topic with fewer replicas than that takes records with all it has.
+                if len(each.isr) < min(in_sync_min, len(each.replicas)):
+                    return (
+                        f"partition {each.id} of topic {topic} has {len(each.isr)} replicas in sync, and takes records "
+                        f"with {in_sync_min} (min.insync.replicas): start the other brokers, or lower that"
+                    )
+        return ""
 
     def marker(self) -> Marker:
         """Return the number and metadata of the shard's last transaction.
@@ -220,14 +284,14 @@ class KafkaTopics:
             self._sink.shard_fqn, f"the topic {topic} could not be read to its end {high}"
         )
 
-    def _partitions(self, topic: str) -> int | None:
-        """Return how many partitions a topic has; None if there is none, which asking does not create."""
+    def _described(self, topic: str) -> Any:  # Any: the stubs do not tell what the future returns.
+        """Return what brokers tell of a topic; None if there is none, which asking does not create."""
         with self._named(f"cannot describe the topic {topic}"):
             answer = self._opened().describe_topics(
                 TopicCollection([topic]), request_timeout=_SECONDS
             )
             try:
-                return len(answer[topic].result().partitions)
+                return answer[topic].result()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     return None
@@ -295,6 +359,18 @@ class KafkaTopics:
         if refused is not None:
             detail += f"; a connection was refused: {refused.str()} ({refused.name()})"
         return kind(self._sink.shard_fqn, detail)
+
+
+def _absent(topic: str) -> str:
+    return f"there is no topic {topic}; create it, or correct its name"
+
+
+def topic_id_text(found: Any) -> str:  # Any: the stubs do not have its class.
+    """Return an id as Kafka's tools show it; empty: there is none."""
+    if found is None:
+        return ""
+    told = found.get_most_significant_bits() or found.get_least_significant_bits()
+    return str(found) if told else ""
 
 
 def _asked(ask: Callable[[], AnswerT]) -> AnswerT:

@@ -85,13 +85,15 @@ class _Failures:
     """Errors of deliveries, of which the client's commit only tells that there are some."""
 
     first: KafkaError | None = None
+    topic: str | None = None
+    """Of the first, as far as it is known."""
     place: RecordPlace | None = None
     is_committing: bool = False
     """The commit was asked for, so its outcome may be unknown."""
 
     def note(self, error: KafkaError | None, message: Message) -> None:
-        del message
-        self.first = self.first or error
+        if error is not None and self.first is None:
+            self.first, self.topic = error, message.topic()
 
     def note_checkpoint(self, error: KafkaError | None, message: Message) -> None:
         self.note(error, message)
@@ -162,8 +164,19 @@ class Transactions:
             # What an open transaction holds must not be sent by the client's end; the next holder aborts it.
             producer.purge(in_flight=True, blocking=False)
 
-    def commit(self, records: Sequence[Outgoing], progress: TxnProgress) -> None:
+    def commit(
+        self,
+        records: Sequence[Outgoing],
+        progress: TxnProgress,
+        hindrance: Callable[[], str] = lambda: "",
+    ) -> None:
         """Send records and the marker in one transaction; return once it is committed.
+
+        Args:
+            records: In their order.
+            progress: The marker.
+            hindrance: Called after brokers did not take the records: returns what their topics lack, and what to do;
+                empty: nothing that is known.
 
         Raises:
             SinkFencedError: a newer holder has the id, or the transaction was open for too long.
@@ -183,7 +196,7 @@ class Transactions:
                 if verdict is not TxnVerdict.REPEAT:
                     raise self._told(cause) from error
                 told = failures.first or cause
-                reason, passes = told.str(), is_passing(told)
+                reason, passes = _reason_of(told, failures.topic), is_passing(told)
             except SystemError as error:
                 # The client has set its fatal error while it called back, which Python then complains of. To abort is
                 # safe in any state, and tells the error.
@@ -194,7 +207,18 @@ class Transactions:
                 error=reason,
                 sending=sending + 1,
             )
-            self._until_done(lambda: self._live().abort_transaction(_CALL_SECONDS))
+            try:
+                self._until_done(lambda: self._live().abort_transaction(_CALL_SECONDS))
+            except SinkFencedError as error:
+                # Records that no broker takes keep the transaction open for longer than it may be.
+                lacking = hindrance()
+                if not lacking:
+                    detail = f"{error.detail}; before that: {reason}"
+                    raise SinkFencedError(self.sink.shard_fqn, detail) from error
+                raise StoreUnavailableError(self.sink.shard_fqn, lacking) from error
+            lacking = hindrance()
+            if lacking:
+                raise StoreUnavailableError(self.sink.shard_fqn, lacking)
         detail = f"Kafka did not take the transaction in {_SENDINGS_MAX} sendings: {reason}"
         kind = StoreUnavailableError if passes else StoreError
         raise kind(self.sink.shard_fqn, detail)
@@ -309,14 +333,18 @@ class Transactions:
 
     def _told(self, error: KafkaError) -> StoreError | SinkFencedError:
         if verdict_of(error) is TxnVerdict.FENCED:
-            return SinkFencedError(
-                self.sink.shard_fqn,
-                f"a newer producer has the transactional id {self.sink.name}, or its transaction was open for "
-                f"longer than {self.config['transaction.timeout.ms']} ms ({error.str()})",
-            )
+            return self._fenced(error.str())
         passes = is_passing(error) or is_undecided(error)
         kind = StoreUnavailableError if passes else StoreError
         return kind(self.sink.shard_fqn, f"Kafka refuses: {error.str()} ({error.name()})")
+
+    def _fenced(self, reason: str) -> SinkFencedError:
+        return SinkFencedError(
+            self.sink.shard_fqn,
+            f"a newer producer has the transactional id {self.sink.name} (of this shard, or of one of that name in "
+            "another cluster of shards), or its transaction was open for longer than "
+            f"{self.config['transaction.timeout.ms']} ms ({reason})",
+        )
 
     def _live(self) -> Producer:
         self._require_open()
@@ -340,3 +368,11 @@ class Transactions:
                 producer.poll(_TOKEN_SECONDS)
 
         threading.Thread(target=poll, name=f"kafka {self.sink.name}", daemon=True).start()
+
+
+def _reason_of(error: KafkaError, topic: str | None) -> str:
+    """Return what brokers say of records, and what to do if only an operator can."""
+    named = f"{error.str()} (topic {topic})" if topic else error.str()
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return f"{named}: raise the topic's max.message.bytes"
+    return named

@@ -92,6 +92,21 @@ async def test_shards_are_applied_listed_and_asked_over_http(cluster: Cluster) -
         assert (status, again["status"]) == (200, "ETCD_TRANSACTION_FAILED")
 
 
+async def test_cursor_that_is_no_base64_is_refused(cluster: Cluster) -> None:
+    """The parser drops what is none, so that the page would be another one: of "!!" the first."""
+    async with cluster.member("a", admin_port=0) as member, _http(member) as session:
+        for method in ("scan_keys", "list_timers"):
+            for cursor in ("!!", "AAAA AAA", "A", "AA=A", 7, ["AA"]):
+                body = {"shard": "shard-1", "cursor": cursor}
+                status, error = await _post(session, f"/v1/keyed/{method}", body)
+                assert (status, error["code"]) == (400, "INVALID_ARGUMENT"), cursor
+                assert "cursor" in error["message"]
+            for cursor in ("", "AA", "AA==", "_-+/", None):
+                body = {"shard": "shard-1", "cursor": cursor}
+                status, found = await _post(session, f"/v1/keyed/{method}", body)
+                assert (status, found["status"]) == (200, "SHARD_NOT_FOUND"), cursor
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

@@ -23,6 +23,7 @@ from broadsheet.consumer.stores.keyed_queries import (
     TimerRange,
 )
 from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.wire.key_range import KeyRange
 from tests.support.keyed_runs import Lives, settings_of
 
 ROWS = "user string, item long, n long"
@@ -111,6 +112,50 @@ def test_pages_prefixes_and_look_ups_have_each_key_once(lives: Lives) -> None:
     assert page.table.to_pylist() == [by_key[key] for key in sorted(keys)]
     counts = queries.get("state", asked, ["count"]).table.column("count").to_pylist()
     assert counts == [by_key[key]["count"] for key in sorted(keys)]
+
+
+@pytest.mark.parametrize("asks_timers", [False, True])
+def test_cursor_of_a_shard_that_was_split_or_of_another_one_is_refused(
+    lives: Lives, asks_timers: bool
+) -> None:
+    """The pages would end without the keys of the groups that are elsewhere, as if there were none."""
+    lives.transact([(f"u{n}", 0, n) for n in range(50)])
+    queries: Any = lives.run.queries
+
+    def page(cursor: bytes) -> bytes:
+        order = KeyedPageOrder(size=5, cursor=cursor)
+        asked = queries.timers("", page=order) if asks_timers else queries.scan("", page=order)
+        return bytes(asked.cursor)
+
+    all_groups = page(b"")
+    queries.store.owned = KeyRange(0, 0x800)
+    with pytest.raises(
+        ValidationError, match="groups 0000-0800 of this shard, got one of 0000-1000"
+    ):
+        page(all_groups)
+    lower = page(b"")
+    assert page(lower)
+    queries.store.owned = KeyRange(0x800, 0x1000)
+    with pytest.raises(ValidationError, match="ask each shard of the family"):
+        page(lower)
+    # Of a shard that took another one in, which has more now.
+    queries.store.owned = KeyRange()
+    assert page(lower)
+
+
+def test_keys_of_the_groups_of_others_are_in_no_page(lives: Lives) -> None:
+    """Behind a split both shards have them until they are removed, and one may tell of them."""
+    lives.transact([(f"u{n}", 0, n) for n in range(50)])
+    queries: Any = lives.run.queries
+    shown: list[list[tuple[str, int]]] = []
+    for owned in (KeyRange(0, 0x800), KeyRange(0x800, 0x1000)):
+        queries.store.owned = owned
+        rows = paged(queries, KeyPrefix(), 7)
+        timers = timers_of(queries, TimerRange(), 7)
+        assert {row["user"] for row in rows} == {user for _, user, _ in timers}
+        shown.append([(row["user"], row["item"]) for row in rows])
+
+    assert sorted([*shown[0], *shown[1]]) == sorted((f"u{n}", 0) for n in range(50))
 
 
 def test_answers_are_of_the_last_commit_and_without_what_expired(lives: Lives) -> None:

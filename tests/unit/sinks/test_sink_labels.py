@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -9,6 +11,7 @@ from broadsheet.cli.sink.sink_specs import (
     SinkOptions,
     SinkPart,
     parts_of_topic,
+    require_carried_once,
     settings_of,
     specs_of,
 )
@@ -16,6 +19,7 @@ from broadsheet.consumer.relay.record_keys import json_key, json_keys
 from broadsheet.consumer.relay.sink_labels import Sink, SinkKind, labels_of_sink, sink_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 from broadsheet.wire.validation_terms import validate_label_set
 
 OPTIONS = SinkOptions(
@@ -124,3 +128,35 @@ def test_malformed_settings_are_refused(texts: list[str]) -> None:
     with pytest.raises(ValidationError, match="--set"):
         settings_of(texts)
     assert settings_of(["a=b=c"]) == {"a": "b=c"}
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (Sink(kind=SinkKind.KAFKA, to="orders", settings={"bootstrap.servers": "a:1"}), "in/0"),
+        (
+            Sink(
+                kind=SinkKind.KAFKA,
+                to="orders",
+                from_topic="raw",
+                settings={"bootstrap.servers": "a:1"},
+            ),
+            "raw",
+        ),
+    ],
+    ids=["journal", "topic"],
+)
+def test_second_shard_that_carries_the_same_to_the_same_place_is_refused(
+    other: Sink, what: str
+) -> None:
+    """Each record would be there twice; other places, other sources and other applications are free."""
+    part = [SinkPart(what, "" if other.from_topic else what)]
+    present = specs_of(other, part, OPTIONS)
+    again = specs_of(other, part, replace(OPTIONS, prefix="again"))
+
+    with pytest.raises(ValidationError, match=f"kafka/orders/{what} carries {what} to orders"):
+        require_carried_once(again, present)
+
+    for free in (replace(other, to="more"), replace(other, settings={"bootstrap.servers": "b:1"})):
+        require_carried_once(specs_of(free, part, replace(OPTIONS, prefix="again")), present)
+    require_carried_once(again, [ShardSpec(id="counter"), *again])

@@ -101,10 +101,10 @@ async def test_cursor_that_is_no_base64_is_refused(cluster: Cluster) -> None:
                 status, error = await _post(session, f"/v1/keyed/{method}", body)
                 assert (status, error["code"]) == (400, "INVALID_ARGUMENT"), cursor
                 assert "cursor" in error["message"]
-            for cursor in ("", "AA", "AA==", "_-+/", None):
-                body = {"shard": "shard-1", "cursor": cursor}
-                status, found = await _post(session, f"/v1/keyed/{method}", body)
-                assert (status, found["status"]) == (200, "SHARD_NOT_FOUND"), cursor
+            for taken in ("", "AA", "AA==", "_-+/", None):
+                asked = {"shard": "shard-1", "cursor": taken}
+                status, found = await _post(session, f"/v1/keyed/{method}", asked)
+                assert (status, found["status"]) == (200, "SHARD_NOT_FOUND"), taken
 
 
 @pytest.mark.parametrize(

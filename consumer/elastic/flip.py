@@ -10,6 +10,8 @@
     merge flip the survivor's range, the other's spec deleted, family     everything that the merge relies on
     cancel     label, record and hold deleted                             the survivor absorbs still
 
+    delete     records and holds of shards that are deleted               as the deletion says
+
 The hold decides between flip, `release` and cancel: each deletes it, so one of them succeeds. A shard that rests and
 finds its hold gone reads its spec to see what became of it. `hold` and `release` are the same for both kinds: the shard
 that rests is a split's parent, or the shard that is absorbed.
@@ -120,8 +122,8 @@ def begin_txn(
     return TxnCheckpoint(
         (
             Compare.mod_revision(parent_key, parent_revision),
+            # A record that is there without a child is of one that was deleted: it is overwritten.
             Compare.absent(child_key),
-            Compare.absent(fork_key(root, plan.child.id)),
             Compare.mod_revision(family_key(root, family), family_revision),
         ),
         (
@@ -374,6 +376,24 @@ def merge_progress_txn(
         (assignment.unchanged, Compare.mod_revision(before.key, before.mod_revision)),
         (Put(before.key, encode_merge(after)),),
         survivor,
+    )
+
+
+def abandoned_keys(root: str, deleted: ShardSpec) -> tuple[bytes, ...]:
+    """Return the keys that mean nothing once a shard is deleted: of the splits and merges in which it has a part.
+
+    The deletion of a fork is the cancellation of its split: the parent goes on as behind one.
+
+    Args:
+        root: Of the cluster.
+        deleted: As stored.
+    """
+    owned = Ownership.of(deleted)
+    resting = (deleted.id, owned.fork_of, owned.absorbs)
+    return (
+        fork_key(root, deleted.id),
+        merge_key(root, deleted.id),
+        *(hold_key(root, each) for each in resting if each),
     )
 
 

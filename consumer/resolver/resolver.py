@@ -15,7 +15,7 @@ Source: gazette/core consumer/resolver.go (Resolve, ShardsWithSource).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -44,6 +44,7 @@ from broadsheet.consumer.resolver.decision import (
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
+from broadsheet.journals.transport import cancelled_by_peer
 from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import Claims
@@ -166,6 +167,22 @@ class Peers:
         while self._channel_by_endpoint:
             _, channel = self._channel_by_endpoint.popitem()
             await channel.close(None)
+
+
+async def answer_of_peer(call: Awaitable[ResultT], endpoint: str) -> ResultT:
+    """Return the answer to a call over a channel of `Peers`.
+
+    Raises:
+        EndpointError: the channel was closed during the call, because its process left.
+        grpc.aio.AioRpcError: any other failure.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if not cancelled_by_peer():
+            raise
+        # As a cancellation it would end the task that asked, without an error that anybody sees.
+        raise EndpointError(endpoint, "its process left during the call") from None
 
 
 def _endpoint_in(header: Header) -> str:

@@ -36,7 +36,7 @@ from broadsheet.allocator.whatif.moves import moves_of
 from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from broadsheet.consumer.errors import ResolverStoppedError
 from broadsheet.consumer.registry.key_space import is_visible, process_of, shard_of, spec_of
-from broadsheet.consumer.resolver.resolver import LocalMember, Peers
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers, answer_of_peer
 from broadsheet.consumer.rpc.allocation_messages import (
     MoveListing,
     explain_response,
@@ -133,7 +133,7 @@ class MemberForwarder:
             is_hop=True,
         )
         try:
-            return await method_of(self._peers.channel_at(endpoint))(
+            call = method_of(self._peers.channel_at(endpoint))(
                 request,
                 timeout=timeout_seconds,
                 metadata=(
@@ -142,6 +142,7 @@ class MemberForwarder:
                     *self._auth.metadata(claims),
                 ),
             )
+            return await answer_of_peer(call, endpoint)
         except grpc.aio.AioRpcError as error:
             # The member could not be reached, which is not the caller's fault; other statuses are its answer.
             if error.code() is grpc.StatusCode.UNAVAILABLE:

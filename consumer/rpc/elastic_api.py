@@ -58,7 +58,7 @@ from broadsheet.consumer.registry.key_space import (
     process_of,
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.resolver.resolver import LocalMember, Peers
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers, answer_of_peer
 from broadsheet.consumer.rpc.family_guard import FamilyGuard
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.journal_messages import JournalMessages
@@ -549,14 +549,15 @@ class PeerParentCaller:
         timeout_seconds: float,
     ) -> Any:
         """Ask the member of a shard's primary, which checks claims for that shard alone."""
-        channel = self._peers.channel_at(self._endpoint_of(shard_id))
+        endpoint = self._endpoint_of(shard_id)
         claims = expiring(
             allowed, selector(label_set((ID, shard_id))), life_seconds=timeout_seconds
         )
-        call = call_of(elastic_pb2_grpc.ElasticServiceStub(channel))
+        call = call_of(elastic_pb2_grpc.ElasticServiceStub(self._peers.channel_at(endpoint)))
+        metadata = self._auth.metadata(claims)
         try:
-            return await call(
-                request, timeout=timeout_seconds, metadata=self._auth.metadata(claims)
+            return await answer_of_peer(
+                call(request, timeout=timeout_seconds, metadata=metadata), endpoint
             )
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name

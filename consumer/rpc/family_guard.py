@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from broadsheet.allocator.etcd.reads import read_expected
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
 from broadsheet.consumer.elastic.family import (
@@ -18,6 +19,7 @@ from broadsheet.consumer.elastic.family import (
     is_of_family,
     members_of,
 )
+from broadsheet.consumer.elastic.flip import abandoned_keys
 from broadsheet.consumer.elastic.journal_split import check_parts_kept
 from broadsheet.consumer.registry.key_space import is_visible, shard_of
 from broadsheet.consumer.resolver.resolver import LocalMember
@@ -86,6 +88,7 @@ class FamilyGuard:
             elif revision:
                 operations.append(Delete(key))
         check_change(changes, visible, members)
+        operations += await self._abandonments(changes, visible)
         if any(is_of_family(each.upsert) for each in changes):
             # Last, because the level never falls: what is refused anyway must not raise it.
             await self.require_ranges()
@@ -143,6 +146,22 @@ class FamilyGuard:
             if name in shard_of(item).encoded
         )
         return members_of(family, candidates)
+
+    async def _abandonments(
+        self, changes: Iterable[ApplyRequest.Change], held: Mapping[str, ShardSpec]
+    ) -> Sequence[Operation]:
+        """Return what ends splits and merges of shards that are deleted: later shards of their ids have none.
+
+        What begins or is committed meanwhile changes the family, and the deletion fails.
+        """
+        deleted = [
+            spec
+            for change in changes
+            if (spec := held.get(change.delete)) is not None and is_of_family(spec)
+        ]
+        wanted = [key for spec in deleted for key in abandoned_keys(self._keys.root, spec)]
+        found = await read_expected(self._etcd, dict.fromkeys(wanted))
+        return [Delete(key) for key, kv in found.items() if kv is not None]
 
     def _unchanged(
         self,

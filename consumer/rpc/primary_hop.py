@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from broadsheet.consumer.resolver.resolver import ShardResolver
+from broadsheet.consumer.resolver.resolver import ShardResolver, answer_of_peer
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.security.auth import Capability, Claims, ClientAuth
@@ -83,7 +83,7 @@ class PrimaryHop:
                 metadata=metadata if traced is None else (*metadata, *traced.metadata()),
             )
             try:
-                response = await call
+                response = await answer_of_peer(call, _address_in(header))
             except grpc.aio.AioRpcError as error:
                 # The primary could not be reached; other statuses are its answer.
                 if error.code() is grpc.StatusCode.UNAVAILABLE:

@@ -16,6 +16,7 @@ from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.consumer.client import ElasticClient, StateClient
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
 from broadsheet.consumer.errors import StoreError
@@ -27,11 +28,14 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.load_pb2 import MemberLoad
 from broadsheet.wire.progress_pb2 import ProgressKind
+from broadsheet.wire.shard_pb2 import ApplyRequest
 from tests.support.eventually import eventually
 from tests.support.family_rounds import (
+    MERGE_STEPS,
     SPLIT_STEPS,
     FamilyRound,
     asked_of,
+    standing_still,
 )
 from tests.support.members import (
     Cluster,
@@ -323,6 +327,56 @@ async def test_cancelled_split_leaves_the_parent_with_all_keys(
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
         await check_split([one.resolver], in_journal(journals), sent, end)
+
+
+async def test_deleted_shards_leave_nothing_of_their_splits_and_merges(
+    cluster: Cluster, journals: JournalClient, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """A later shard of the same id is split, merged and listed as any other: the deletion of a fork cancels its split,
+    and that of a family ends whatever was under way in it.
+    """
+    await create_logs(journals, PARENT)
+    auxiliary = AuxiliaryKeys(cluster.root).prefix
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+
+        async def delete(*shard_ids: str) -> None:
+            changes = [
+                ApplyRequest.Change(delete=each, expect_mod_revision=-1) for each in shard_ids
+            ]
+            await client.apply(changes)
+            for kind in (b"forks/", b"fork-hold/", b"merges/"):
+                left = await etcd.get_range(auxiliary + kind, prefix_range_end(auxiliary + kind))
+                assert not left.kvs, (shard_ids, left.kvs)
+
+        async def over() -> bool:
+            return not await elastic.splits()
+
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        with standing_still(SPLIT_STEPS["child-follows"]) as still:
+            await elastic.split(PARENT, journals, at_group=2048)
+            await eventually(still.reached.is_set)
+            await delete(CHILD)
+            still.released.set()
+        with standing_still(SPLIT_STEPS["child-before-the-flip"]) as still:
+            await elastic.split(PARENT, journals, at_group=2048)
+            await eventually(still.reached.is_set)
+            await delete(PARENT, CHILD)
+            still.released.set()
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        await elastic.split(PARENT, journals, at_group=2048)
+        await wait_for_primaries(client, CHILD)
+        await eventually(over)
+        with standing_still(MERGE_STEPS["survivor-copies"]) as still:
+            await elastic.merge(PARENT, CHILD)
+            await eventually(still.reached.is_set)
+            await delete(PARENT, CHILD)
+            still.released.set()
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py tests/gazette/go_m
 # SINK_KILLS says how many processes of each sink are killed.
 nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: export SINK_STEPS = started,recorded,acknowledged,finished
-nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/registered_schemas.py tests/sinks/totals_example.py tests/sinks/printed_sink.py tests/sinks tests/spark/test_sink_faults.py
+nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/registered_schemas.py tests/sinks/totals_example.py tests/sinks/printed_sink.py $(wildcard tests/sinks/test_*.py) tests/spark/test_sink_faults.py
 # 72 splits and 128 merges of shards, 50 more whose output goes to Kafka and to a table, and 30 divisions of journals, in
 # which a member is killed at each step; and every rule of splits and merges, broken on purpose.
 nightly-elastic: export SPLIT_ROUNDS ?= 8

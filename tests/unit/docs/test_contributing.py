@@ -116,6 +116,29 @@ def test_hooks_are_valid_and_include_what_lint_runs() -> None:
         assert any(name == program and [*rest] == arguments[:1] for name, *rest in hooked), line
 
 
+def test_nightly_targets_name_no_file_below_a_folder_that_they_name() -> None:
+    """Pytest takes the folder alone then, and only what is named `test_*.py` in it: a thousand kills were not run."""
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = sorted(set(re.findall(r"^nightly-[a-z]+", makefile, re.MULTILINE)))
+    assert targets
+    printed = subprocess.run(
+        ["make", "--dry-run", "--always-make", *targets],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+
+    for line in printed.replace("\\\n", " ").splitlines():
+        paths = (
+            [word for word in line.split() if (REPOSITORY / word).exists()]
+            if "pytest" in line
+            else []
+        )
+        folders = {path for path in map(Path, paths) if (REPOSITORY / path).is_dir()}
+        assert not [path for path in paths if folders & set(Path(path).parents)], line
+
+
 def test_hooks_name_local_tools_only() -> None:
     """Versions are pinned once, in requirements/dev.txt: another version would judge otherwise than `make lint`."""
     config = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())

@@ -232,12 +232,6 @@ def with_parts(spec: ShardSpec, journal: str, parts: Sequence[str]) -> ShardSpec
     return changed
 
 
-def reads_first(spec: ShardSpec) -> set[str]:
-    """Return the divided journals that a shard reads, and parts of which it reads behind them."""
-    names = {each.journal for each in spec.sources}
-    return {_bare(each.after) for each in spec.sources if each.after in names}
-
-
 def read_before(spec: ShardSpec, journal: str) -> str:
     """Return the divided journal among a shard's sources that another one is a part of; empty if there is none.
 

@@ -12,7 +12,8 @@ is acknowledged, and was the primary still when it said so. After that, whatever
 read; so the seal is made at a write head at which nothing is open.
 
 A journal goes out of all sources at once, because shards that divide keys have the same ones. A shard that reads a
-sealed journal again, since it recovered from before the seal or was applied so, gets a new record (`find_sealed`).
+sealed journal again, or for the first time, since it recovered from before the seal, was applied so, or got a part that
+was divided already, gets a new record (`find_sealed`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from broadsheet.allocator.ops import (
     Put,
     prefix_range_end,
 )
-from broadsheet.consumer.application import Application
+from broadsheet.consumer.application import Application, MessageProducer
 from broadsheet.consumer.elastic.family import is_fork
 from broadsheet.consumer.elastic.flip import HeldKey
 from broadsheet.consumer.elastic.journal_split import (
@@ -48,7 +49,6 @@ from broadsheet.consumer.elastic.journal_split import (
     publishers_among,
     read_before,
     reads,
-    reads_first,
     sealed_at,
     sealed_record,
     sources_of,
@@ -85,6 +85,7 @@ from broadsheet.wire.labels import (
     SEALED_AT,
     SPLIT_EPOCH,
     SPLIT_EPOCH_DIVIDED,
+    label_set,
     selector,
     value_of,
 )
@@ -98,6 +99,7 @@ ASK_SECONDS: Final = 5.0
 """Deadline of a question to a shard's primary."""
 FIND_SECONDS: Final = 10.0
 """Between two looks at all shards for sealed journals among their sources."""
+_SEALED: Final = selector(include=label_set((SEALED_AT, "")))
 CATCH_UP_SECONDS: Final = 5.0
 """Longest wait for the mirror of the cluster."""
 
@@ -157,6 +159,8 @@ class JournalSplitter:
         self._journals = journals
         self._messages = JournalMessages(journals, application, clock=clock)
         self._primaries = primaries
+        self._reads_journals = not isinstance(application, MessageProducer)
+        """Others may have no broker at all."""
         self._leads = leads
         self._clock = clock
         self._left: dict[str, set[str]] = {}
@@ -247,7 +251,10 @@ class JournalSplitter:
         return any(reads(shard_of(each).spec, journal) for each in self._key_space.items.values())
 
     async def find_sealed(self) -> None:
-        """Have a record of each sealed journal that a shard reads: one may read it again long after the division.
+        """Have a record of each sealed journal that a shard reads, so that it gets the parts, and leaves the journal.
+
+        One may read it again long after the division, or for the first time: it is new, or got a part that had been
+        divided already.
 
         Raises:
             EtcdError: etcd does not answer.
@@ -256,17 +263,17 @@ class JournalSplitter:
         if now < self._found_at + FIND_SECONDS:
             return
         self._found_at = now
-        journals: set[str] = set()
-        for item in self._key_space.items.values():
-            journals |= reads_first(shard_of(item).spec)
-        for journal in sorted(journals):
-            try:
-                if sealed_at((await self._journals.get(journal)).spec) is None:
-                    continue
+        if not self._reads_journals or not self._key_space.items:
+            return
+        try:
+            listed = await self._journals.list(_SEALED)
+            journals = [each.spec.name for each in listed.journals if self._is_read(each.spec.name)]
+            if journals:
                 await self._journals.learn_divided()
-            except ServiceError as error:
-                _log.info("journal_split.not_seen", journal=journal, cause=str(error))
-                continue
+        except ServiceError as error:
+            _log.info("journal_split.not_seen", cause=str(error))
+            return
+        for journal in journals:
             record = sealed_record(self._journals.divided.parts.get(journal, ()))
             key = journal_split_key(self._root, journal)
             await self._etcd.txn((Compare.absent(key),), (Put(key, encode_journal_split(record)),))
@@ -333,23 +340,31 @@ class JournalSplitter:
                 )
 
     async def _require_ended(self, journal: str, sealed: int) -> None:
-        """Return if nothing new is behind a journal's seal: successors of publishers repeat what is before it.
+        """Return if nothing that readers would show is behind a journal's seal.
+
+        Successors of publishers repeat what is before it, and former primaries that wake up leave what is rolled back.
 
         Raises:
-            SplitDelayedError: somebody published there against the rules; the error says who.
+            SplitDelayedError: somebody published there against the rules, or may have; the error says who.
         """
         spec = (await self._journals.get(journal)).spec
         reading = await self._read_on(spec, end=sealed)
-        source = await self._messages.source_of(spec)
+        source, fresh = await self._messages.source_of(spec), reading.open.behind()
         async with aclosing(source.batches(offset=sealed, block=False)) as batches:
             async for batch in batches:
-                first = reading.open.first_fresh(batch)
-                if first is not None:
+                shown = fresh.read(batch)
+                if shown is not None:
+                    producer, begin = shown
                     raise SplitDelayedError(
-                        f"producer {int(batch.producers[first]):012x} published into {journal} behind its seal, at "
-                        f"offset {int(batch.begins[first])}: shards go on reading it; have its program publish into "
-                        "the parts"
+                        f"producer {producer:012x} published into {journal} behind its seal, at offset {begin}: "
+                        "shards go on reading it; have its program publish into the parts"
                     )
+        for producer, (begin, _) in fresh.open.items():
+            # Of a primary that slept over its successor's rollback: nobody acknowledges it. Others might.
+            raise SplitDelayedError(
+                f"producer {producer:012x} has a transaction open in {journal} behind its seal, at offset {begin}: "
+                f"{_to_end_it(producer, journal)}"
+            )
 
     async def make_parts(self, spec: JournalSpec, parts: Sequence[JournalPart]) -> None:
         """Create the parts that are not there."""
@@ -514,8 +529,13 @@ class JournalSplitter:
 
 
 def _told(each: OpenTransaction, journal: str) -> str:
-    producer = f"{each.producer:012x}"
     return (
-        f"producer {producer} has a transaction open in {journal} since offset {each.begin} (if its program is dead: "
-        f"shardctl journals roll-back {journal} --producer {producer})"
+        f"producer {each.producer:012x} has a transaction open in {journal} since offset {each.begin} "
+        f"({_to_end_it(each.producer, journal)})"
+    )
+
+
+def _to_end_it(producer: int, journal: str) -> str:
+    return (
+        f"if its program is dead: shardctl journals roll-back {journal} --producer {producer:012x}"
     )

@@ -51,17 +51,9 @@ class OpenTransactions:
         found = [each for each in self._open.values() if each.began_unix_seconds >= unix_seconds]
         return sorted(found, key=lambda each: each.begin)
 
-    def first_fresh(self, batch: MessageBatch) -> int | None:
-        """Return the index of the first message that is no copy of one that is settled; None if all are copies.
-
-        Acknowledgements are no messages here. The batch comes behind what was read, and is not read by this.
-        """
-        settled = [self._settled.get(producer, 0) for producer in batch.producers.tolist()]
-        fresh = (batch.flags != Flags.ACK_TXN) & (
-            batch.clocks > np.array(settled, batch.clocks.dtype)
-        )
-        places = np.flatnonzero(fresh | (batch.producers == 0))
-        return int(places[0]) if len(places) else None
+    def behind(self) -> FreshMessages:
+        """Return what follows the messages behind those that were read, which are few."""
+        return FreshMessages(dict(self._settled))
 
     def read(self, batch: MessageBatch) -> None:
         """Take the next messages."""
@@ -93,3 +85,44 @@ class OpenTransactions:
         self._open[producer] = OpenTransaction(
             producer, int(batch.begins[first]), int(batch.clocks[first]), last_clock
         )
+
+
+class FreshMessages:
+    """Follows messages behind a place of a journal, and tells those that are no copies of what is before it.
+
+    Implements what a reader does: what is rolled back is never shown, nor what is open as long as it is.
+    """
+
+    def __init__(self, settled: dict[int, int]) -> None:
+        """Know of nothing behind the place.
+
+        Args:
+            settled: Clock by producer up to which all before the place is acknowledged, rolled back, or committed.
+        """
+        self._settled = settled
+        self.open: dict[int, tuple[int, int]] = {}
+        """By producer: offset and clock of its first fresh message that is neither acknowledged nor rolled back."""
+
+    def read(self, batch: MessageBatch) -> tuple[int, int] | None:
+        """Take the next messages; return producer and offset of the first fresh one that readers show, if any."""
+        rows = zip(
+            batch.producers.tolist(),
+            batch.clocks.tolist(),
+            batch.flags.tolist(),
+            batch.begins.tolist(),
+            strict=True,
+        )
+        for producer, clock, flags, begin in rows:
+            if producer == 0:  # It has no UUID, so every reader takes it for a message of its own.
+                return producer, begin
+            if flags == Flags.CONTINUE_TXN:
+                if clock > self._settled.get(producer, 0):
+                    self.open.setdefault(producer, (begin, clock))
+                continue
+            opened = self.open.pop(producer, None)
+            if opened is not None and clock >= opened[1]:
+                return producer, opened[0]
+            if flags == Flags.OUTSIDE_TXN and clock > self._settled.get(producer, 0):
+                return producer, begin
+            self._settled[producer] = max(self._settled.get(producer, 0), clock)
+        return None

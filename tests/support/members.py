@@ -18,13 +18,13 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.partitioning import MappedJournal
-from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.publisher import PendingAppend, Publisher
 from broadsheet.journals.message.reader import read_committed
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
 from broadsheet.leases.live_page import lease_route
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import ClientAuth
-from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.journal_pb2 import AppendResponse, ApplyRequest as JournalApply
 from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
@@ -158,8 +158,11 @@ class Producer:
                 MappedJournal(journal, NDJSON), {"key": key, "n": self._published}, JsonType()
             )
         (pending,) = self._publisher.take_appends()
-        response = await self._journals.append(pending.journal, pending.content)
-        return response.commit.end
+        return (await self.append(pending)).commit.end
+
+    async def append(self, pending: PendingAppend) -> AppendResponse:
+        """Append what is published."""
+        return await self._journals.append(pending.journal, pending.content)
 
 
 async def committed(journals: JournalClient, journal: str) -> list[dict[str, Any]]:

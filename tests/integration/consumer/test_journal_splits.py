@@ -24,6 +24,7 @@ from broadsheet.allocator.ops import Put
 from broadsheet.consumer.client import ElasticClient, ShardClient
 from broadsheet.consumer.commands.appender import CommandAppender
 from broadsheet.consumer.elastic.journal_split import sealed_at
+from broadsheet.consumer.member import journal_splitter
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.rpc import transaction_rollback
@@ -219,6 +220,40 @@ async def test_reader_that_recovers_from_before_the_seal_reads_the_journal_again
             return True
 
         await eventually(refused)
+
+
+async def test_new_shard_that_names_a_divided_journal_gets_its_parts_and_parts_of_parts(
+    cluster: Cluster, journals: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was there to read when both divisions ended. It would read to the seal, and no further."""
+    monkeypatch.setattr(journal_splitter, "FIND_SECONDS", 0.1)
+    await create_middle(journals)
+    producer = Producer(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE)))
+        await wait_for_primaries(client, RELAY)
+        sent: Counter[str] = Counter()
+        for number, journal in enumerate((MIDDLE, PARTS[0], ""), 1):
+            end = await producer.publish(SOURCE, KEYS)
+            await client.wait_read_through(RELAY, {SOURCE: end}, timeout_seconds=60)
+            sent.update(KEYS)
+            assert sent.total() == number * len(KEYS)
+            if journal:
+                await elastic.split_journal(journal)
+                await until_divided(elastic)
+        await client.apply(upserts(shard(READER, MIDDLE)))
+        by_journal = await check_passed(journals, sent)
+        inner = {f"{PARTS[0]}-0000", f"{PARTS[0]}-0400"}
+        assert by_journal.keys() == {MIDDLE, *PARTS, *inner}
+
+        async def has_left() -> bool:
+            return {name for name, _, _ in await _sources(client)} == {*inner, PARTS[1]}
+
+        await eventually(has_left)
 
 
 async def test_part_is_divided_again_and_a_reader_recovers_from_before_both_divisions(
@@ -734,6 +769,40 @@ async def test_journal_that_is_written_behind_its_seal_stays_among_the_sources(
         await until_sealed(elastic, f"producer {producer:012x} published into {MIDDLE} behind")
         await eventually(lambda: _has_passed(journals, 1))
         assert MIDDLE in [each.journal for each in (await _listed(client)).spec.sources]
+
+
+async def test_transaction_that_is_left_behind_the_seal_holds_a_division_up_until_it_is_rolled_back(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """As of a primary that slept over the seal and the rollbacks of its successor: readers show nothing of it, so the
+    journal may leave their sources.
+    """
+    await create_middle(journals)
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        reader = shard(READER, MIDDLE)
+        reader.disable = True
+        await client.apply(upserts(reader))
+        await elastic.split_journal(MIDDLE)
+        await until_sealed(elastic, f"shard {READER} is paused")
+        clock, producer = MessageClock(), new_producer_id()
+        # Silent for long enough that an operator may take it for dead.
+        clock.update(time.time() - 600)
+        publisher = Publisher(clock, producer)
+        publisher.publish_uncommitted(
+            MappedJournal(MIDDLE, NDJSON), {"key": "k", "n": 0}, JsonType()
+        )
+        (pending,) = publisher.take_appends()
+        await journals.append(MIDDLE, pending.content)
+        await _pause_reader(client, paused=False)
+        await until_sealed(elastic, f"producer {producer:012x} has a transaction open in {MIDDLE}")
+        await elastic.roll_back_transaction(MIDDLE, producer)
+        await until_divided(elastic)
+        assert MIDDLE not in [each.journal for each in (await _listed(client)).spec.sources]
+        assert not await _has_passed(journals, 1)
 
 
 async def test_division_ends_when_its_journal_is_deleted_and_no_shard_reads_it(

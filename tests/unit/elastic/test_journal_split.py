@@ -15,7 +15,6 @@ from broadsheet.consumer.elastic.journal_split import (
     plan_journal_split,
     publishers_among,
     read_before,
-    reads_first,
     sealed_at,
     with_labels,
     with_parts,
@@ -163,7 +162,6 @@ def test_reader_that_has_read_the_journal_keeps_only_its_parts_and_where_the_sea
     for suffix in ("", ";two"):
         held = with_parts(_shard("shop/a", f"{JOURNAL}{suffix}"), JOURNAL, PARTS)
         assert held is not None
-        assert reads_first(held) == {JOURNAL}
         assert left_behind(held) == {}
 
         ended = without_sealed(held, JOURNAL, 77)
@@ -173,7 +171,6 @@ def test_reader_that_has_read_the_journal_keeps_only_its_parts_and_where_the_sea
             ("shop/a", "", 0),
             *((f"{part}{suffix}", f"{JOURNAL}{suffix}", 77) for part in PARTS),
         ]
-        assert reads_first(ended) == set()
         assert left_behind(ended) == {f"{JOURNAL}{suffix}": 77}
         assert with_unread(ended, {f"{JOURNAL}{suffix}": ""}) == held
 

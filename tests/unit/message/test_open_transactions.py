@@ -58,9 +58,33 @@ def test_copies_of_what_is_settled_are_told_from_what_is_new() -> None:
     found.read(_batch((1, 1 << 60, PENDING), (1, (1 << 60) + 1, ACK), (2, 7, ALONE)))
 
     repeated = ((1, 1 << 60, PENDING), (1, (1 << 60) + 1, ACK), (2, 7, ALONE), (3, 1, ACK))
-    assert found.first_fresh(_batch(*repeated)) is None
-    for new in ((1, (1 << 60) + 2, PENDING), (2, 8, ALONE), (4, 1, PENDING), (0, 0, ALONE)):
-        assert found.first_fresh(_batch(*repeated, new)) == len(repeated)
+    behind = found.behind()
+    assert behind.read(_batch(*repeated)) is None
+    assert not behind.open
+    for new in (
+        ((1, (1 << 60) + 2, PENDING), (1, (1 << 60) + 3, ACK)),
+        ((4, 1, PENDING), (4, 2, ALONE)),
+        ((2, 8, ALONE),),
+        ((0, 0, ALONE),),
+    ):
+        shown = found.behind().read(_batch(*repeated, *new))
+        assert shown == (new[0][0], 10 * len(repeated))
+
+
+def test_transaction_behind_a_seal_that_is_rolled_back_shows_nothing_and_one_that_is_open_may() -> (
+    None
+):
+    """A primary that slept may leave the former; for the latter an operator decides."""
+    found = OpenTransactions()
+    found.read(_batch((1, 5, PENDING), (1, 6, ACK)))
+    behind = found.behind()
+
+    assert behind.read(_batch((1, 7, PENDING), (1, 8, PENDING))) is None
+    assert behind.open == {1: (0, 7)}
+    assert behind.read(_batch((1, 6, ACK))) is None
+    assert not behind.open
+    assert behind.read(_batch((1, 9, PENDING), (1, 10, ACK))) == (1, 0)
+    assert not found.behind().open, "each look begins at the seal"
 
 
 def _batch(*messages: tuple[int, int, int]) -> MessageBatch:

@@ -69,7 +69,6 @@ from broadsheet.consumer.shard.holding import order_of
 from broadsheet.consumer.shard.primary import indivisible
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
-from broadsheet.journals.transport import cancelled_by_peer
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.errors import EndpointError, ValidationError
@@ -563,12 +562,6 @@ class PeerParentCaller:
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
             raise SplitDelayedError(f"shard {shard_id} {refused}: {details}") from error
-        except asyncio.CancelledError:
-            # Of a member that left, or was taken for dead, the channel is closed with all calls on it: to whoever asked
-            # that must not look as if its task was to end.
-            if not cancelled_by_peer():
-                raise
-            raise SplitDelayedError(f"shard {shard_id} {refused}: its member has left") from None
 
     def _endpoint_of(self, parent: str) -> str:
         for assignment in self._key_space.assignments_of(ItemId(parent)):

@@ -17,6 +17,7 @@ that commit with the effect. Records that are removed by age, and a journal that
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -36,12 +37,14 @@ from broadsheet.consumer.commands.errors import (
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonStructType, Meta
 from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.division import KEYLESS
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.uuid import Flags, unix_seconds_of
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.formats import Format
 from broadsheet.wire.journal_pb2 import JournalSpec
-from broadsheet.wire.labels import CONTENT_TYPE, value_of
+from broadsheet.wire.key_range import KeyRange, group_of, key_range_of
+from broadsheet.wire.labels import CONTENT_TYPE, SPLIT_OF, value_of
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -123,6 +126,9 @@ class Commands(Generic[RequestT, ResponseT]):
         if not keep_seconds > 0:
             raise ValidationError("keep_seconds", f"expected a positive number, got {keep_seconds}")
         self._prefix = prefix
+        self._part = re.compile(rf"{re.escape(prefix)}(-[0-9a-f]{{4}})+")
+        self._known: dict[str, KeyRange | None] = {}
+        """What `_learn` said of each journal, by its name."""
         self._requests = msgspec.json.Decoder(request)
         self._responses = msgspec.json.Decoder(response)
         self._answers = answers
@@ -141,7 +147,7 @@ class Commands(Generic[RequestT, ResponseT]):
         Raises:
             ValidationError: the journal's content type is not JSON lines.
         """
-        if not self._is_ours(journal_spec.name):
+        if self._learn(journal_spec) is None:
             return None
         content_type = value_of(journal_spec.labels, CONTENT_TYPE)
         if content_type != NDJSON:
@@ -153,7 +159,7 @@ class Commands(Generic[RequestT, ResponseT]):
 
     def is_command(self, envelope: Envelope) -> bool:
         """Return whether a message comes from a command journal; its acknowledgements do, too."""
-        return self._is_ours(envelope.journal)
+        return self._known.get(envelope.journal) is not None
 
     # `Any`: the store's type is the application's own.
     def consume(
@@ -216,7 +222,7 @@ class Commands(Generic[RequestT, ResponseT]):
         command = CommandMessage(
             id=_checked_id(command_id) or uuid4().hex, shard=shard.id, request=msgspec.Raw(encoded)
         )
-        journal = self._journal_of(shard)
+        journal = await self._journal_of(shard)
         await resolution.read_through(await self._appender(shard.journals, journal).append(command))
         kept = await resolution.call(self._answers.get, command.id)
         if kept is None:
@@ -225,20 +231,39 @@ class Commands(Generic[RequestT, ResponseT]):
 
     # --
 
-    def _is_ours(self, journal: str) -> bool:
-        return journal == self._prefix or journal.startswith(f"{self._prefix}/")
+    def _learn(self, spec: JournalSpec) -> KeyRange | None:
+        """Return the groups of keys of a command journal: all, or those of a part; None: it is another journal."""
+        name = spec.name
+        is_below = name == self._prefix or name.startswith(f"{self._prefix}/")
+        is_part = bool(value_of(spec.labels, SPLIT_OF))
+        # Parts of a journal that has just the prefix as its name lie beside it, not below.
+        is_ours = is_below or (is_part and bool(self._part.fullmatch(name)))
+        self._known[name] = found = key_range_of(spec.labels) if is_ours else None
+        return found
 
-    def _journal_of(self, shard: Shard) -> str:
-        # The appender finds the parts of a divided one.
-        named = {each.after or each.journal for each in shard.spec.sources}
-        behind = {each.journal for each in shard.spec.sources if each.after}
-        found = sorted(name for name in named - behind if self._is_ours(name))
+    async def _journal_of(self, shard: Shard) -> str:
+        """Return the source that takes commands; of a divided journal that is the part of the empty key, always.
+
+        Raises:
+            ValidationError: there is none, or more than one.
+            JournalError, EndpointError: a source's spec could not be read.
+        """
+        behind = {each.journal: each.after for each in shard.spec.sources}
+        for name in behind.keys() - self._known.keys():
+            self._learn((await shard.journals.get(name)).spec)
+        ours = {name: owned for name in behind if (owned := self._known[name]) is not None}
+        group, divided = group_of(KEYLESS), set(behind.values())
+        found = [name for name, owned in ours.items() if group in owned and name not in divided]
         if len(found) != 1:
             raise ValidationError(
                 f"shard {shard.id}: sources",
-                f"expected one command journal, named {self._prefix} or below it, got {found or 'none'}",
+                f"expected one command journal, named {self._prefix} or below it, got {sorted(ours) or 'none'}",
             )
-        return found[0]
+        (journal,) = found
+        # As long as a journal is a source beside its parts it may take commands; the appender learns that it does not.
+        while behind[journal] in ours:
+            journal = behind[journal]
+        return journal
 
     def _appender(self, journals: JournalClient, journal: str) -> CommandAppender:
         own = self._appenders.setdefault(journals, {})

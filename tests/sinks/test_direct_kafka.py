@@ -34,7 +34,6 @@ from broadsheet.consumer.keyed import (
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.relay import Sink, SinkKind, labels_of_sink
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import Envelope
@@ -42,7 +41,16 @@ from broadsheet.journals.message.publisher import Publisher
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.kafka_sinks import CommittedReader
-from tests.support.live_shards import OUTPUT, SHARD, SOURCE, Counting, Counts, ShardHost, spec_of
+from tests.support.live_shards import (
+    OUTPUT,
+    SHARD,
+    SOURCE,
+    Counting,
+    Counts,
+    ShardHost,
+    has_read,
+    spec_of,
+)
 from tests.support.members import Producer
 from tests.support.real_kafka import RealKafka
 
@@ -101,13 +109,6 @@ def sent(reader: CommittedReader) -> dict[str, list[int]]:
     return counts
 
 
-async def has_read(live: LiveShard, end: int) -> None:
-    """Wait until the shard has read its source so far, and sent what comes of it."""
-    with live.acquire() as reference:
-        await reference.wait_ready()
-        await reference.wait_for_offsets({SOURCE: end})
-
-
 async def test_state_and_records_agree_over_restarts(
     host: ShardHost, journals: JournalClient, totals: Totals, reader: CommittedReader
 ) -> None:
@@ -118,7 +119,7 @@ async def test_state_and_records_agree_over_restarts(
         end = await producer.publish(SOURCE, KEYS)
         live = host.start(spec, totals)
 
-        await has_read(live, end)
+        await has_read(live, SOURCE, end)
 
         counts = await asyncio.to_thread(sent, reader)
         assert counts == {f"k{key}": list(range(1, 8 * life + 1)) for key in range(5)}
@@ -137,7 +138,7 @@ async def test_records_that_a_kill_left_in_the_store_are_sent_by_the_next_life(
     await host.assign(spec)
     await producer.publish(SOURCE, KEYS)
     live = host.start(spec, totals)
-    await has_read(live, 1)
+    await has_read(live, SOURCE, 1)
     real_kafka.pause(paused=True)
     try:
         await producer.publish(SOURCE, KEYS)
@@ -148,7 +149,7 @@ async def test_records_that_a_kill_left_in_the_store_are_sent_by_the_next_life(
         real_kafka.pause(paused=False)
 
     end = await producer.publish(SOURCE, ["k0"])
-    await has_read(host.start(spec, totals), end)
+    await has_read(host.start(spec, totals), SOURCE, end)
 
     counts = await asyncio.to_thread(sent, reader)
     assert counts.pop("k0") == list(range(1, 18))
@@ -186,7 +187,7 @@ async def test_marker_is_a_committed_offset_of_the_shards_own_group(
     await host.assign(spec)
     end = await Producer(journals).publish(SOURCE, KEYS)
     live = host.start(spec, totals)
-    await has_read(live, end)
+    await has_read(live, SOURCE, end)
 
     root = host.key_space.keys.root
     config: dict[str, Any] = {**real_kafka.config, "group.id": f"{root}/{SHARD}"}
@@ -245,7 +246,7 @@ async def test_keyed_rows_go_straight_to_a_topic(
     for life in range(1, 3):
         end = await Producer(journals).publish(SOURCE, KEYS)
         live = host.start(spec, application)
-        await has_read(live, end)
+        await has_read(live, SOURCE, end)
         counts = await asyncio.to_thread(sent, reader)
         assert {key: each[-1] for key, each in counts.items()} == {
             f"k{key}": 8 * life for key in range(5)
@@ -262,9 +263,9 @@ async def test_operator_says_what_kafka_has_forgotten_and_the_shard_goes_on(
     await host.assign(spec)
     end = await Producer(journals).publish(SOURCE, KEYS)
     live = host.start(spec, totals)
-    await has_read(live, end)
+    await has_read(live, SOURCE, end)
     end = await Producer(journals).publish(SOURCE, KEYS)
-    await has_read(live, end)
+    await has_read(live, SOURCE, end)
     await live.stop()
     root = host.key_space.keys.root
     await asyncio.to_thread(_forget, real_kafka, f"{root}/{SHARD}")
@@ -282,7 +283,7 @@ async def test_operator_says_what_kafka_has_forgotten_and_the_shard_goes_on(
     assert "nothing to assume" in again.output
     end = await Producer(journals).publish(SOURCE, ["k0"])
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
-    await has_read(live, end)
+    await has_read(live, SOURCE, end)
 
 
 def shardctl(kafka: RealKafka, *words: str) -> Result:

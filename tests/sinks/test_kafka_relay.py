@@ -12,12 +12,11 @@ import pytest
 from confluent_kafka import Consumer, Producer as KafkaProducer, TopicPartition
 
 from broadsheet.consumer.relay import Relay, Sink, SinkKind, TopicRelay, labels_of_sink
-from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.kafka_sinks import CommittedReader, Sent
-from tests.support.live_shards import SECOND_SOURCE, SHARD, SOURCE, ShardHost, spec_of
+from tests.support.live_shards import SECOND_SOURCE, SHARD, SOURCE, ShardHost, has_read, spec_of
 from tests.support.members import Producer
 from tests.support.real_kafka import RealKafka
 
@@ -83,7 +82,7 @@ async def test_journals_are_carried_once_and_in_order_per_key_over_restarts(
     for _ in range(3):
         end = await producer.publish(SOURCE, KEYS)
         live = host.start(spec, Relay())
-        await _has_read(live, SOURCE, end)
+        await has_read(live, SOURCE, end)
         await live.stop()
 
     found = by_key(await records_of(real_kafka, topic, 3 * len(KEYS)))
@@ -195,9 +194,3 @@ async def test_topic_is_carried_with_keys_headers_times_and_tombstones(
 def _relabel(spec: ShardSpec, name: str, value: str) -> None:
     label = spec.labels.labels.add()
     label.name, label.value = f"broadsheet.dev/sink-set/{name}", value
-
-
-async def _has_read(live: LiveShard, journal: str, end: int) -> None:
-    with live.acquire() as reference:
-        await reference.wait_ready()
-        await reference.wait_for_offsets({journal: end})

@@ -15,10 +15,10 @@ from broadsheet.consumer.direct import KafkaCluster, KafkaOutput
 from broadsheet.consumer.relay import Relay, Sink, SinkKind, labels_of_sink
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.shard_pb2 import ReplicaStatus
-from tests.sinks.test_direct_kafka import Totals, has_read
+from tests.sinks.test_direct_kafka import Totals
 from tests.support.eventually import eventually
 from tests.support.kafka_sinks import CommittedReader, Sent
-from tests.support.live_shards import SHARD, SOURCE, ShardHost, spec_of
+from tests.support.live_shards import SHARD, SOURCE, ShardHost, has_read, spec_of
 from tests.support.members import Producer
 from tests.support.real_kafka import RealKafka
 
@@ -72,7 +72,7 @@ async def test_relay_names_the_topic_that_was_deleted_and_goes_on_into_the_next(
     await host.assign(spec)
     producer = Producer(journals)
     end = await producer.publish(SOURCE, KEYS)
-    await has_read(host.start(spec, Relay()), end)
+    await has_read(host.start(spec, Relay()), SOURCE, end)
 
     await asyncio.to_thread(real_kafka.delete, topic)
     await producer.publish(SOURCE, KEYS)
@@ -93,7 +93,7 @@ async def test_committed_records_of_a_partition_that_is_gone_go_where_their_keys
     await host.assign(spec)
     producer = Producer(journals)
     live = host.start(spec, Totals(tmp_path, to=to, record_outputs=[to]))
-    await has_read(live, await producer.publish(SOURCE, KEYS))
+    await has_read(live, SOURCE, await producer.publish(SOURCE, KEYS))
 
     await asyncio.to_thread(real_kafka.delete, topic)
     await asyncio.to_thread(real_kafka.create, topic, 2)
@@ -115,7 +115,7 @@ async def test_committed_record_that_a_topic_no_longer_takes_waits_for_its_limit
     await host.assign(spec)
     producer = Producer(journals)
     live = host.start(spec, Totals(tmp_path, to=to, record_outputs=[to]))
-    await has_read(live, await producer.publish(SOURCE, ["a"]))
+    await has_read(live, SOURCE, await producer.publish(SOURCE, ["a"]))
 
     await asyncio.to_thread(real_kafka.configure, topic, max_message_bytes="1000")
     await producer.publish(SOURCE, ["x" * 3000])

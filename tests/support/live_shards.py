@@ -115,6 +115,21 @@ class Counting:
         self.finished.append(commit)
 
 
+async def has_read(live: LiveShard, journal: str, end: int) -> None:
+    """Wait until the shard has read a source so far, and sent what comes of it, in whatever attempt."""
+
+    async def is_read() -> bool:
+        try:
+            with live.acquire() as reference:
+                await reference.wait_ready()
+                await reference.wait_for_offsets({journal: end})
+        except ShardStoppedError:
+            return False  # Between two attempts.
+        return True
+
+    await eventually(is_read)
+
+
 class ShardHost:
     """Runs live shards as a member would, on assignments that the test writes."""
 

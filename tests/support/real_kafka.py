@@ -148,8 +148,8 @@ class RealKafka:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and return once transactions can begin."""
-        from confluent_kafka import KafkaException, Producer
+        """Start it, and return once transactions can begin, and offsets of groups are told."""
+        from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
         self._child = child = ChildProcess(
             [*self._java(), "kafka.Kafka", str(self._directory / "server.properties")],
@@ -166,7 +166,17 @@ class RealKafka:
                 return False
             return True
 
+        def tells_offsets() -> bool:
+            try:
+                consumer.committed([TopicPartition("none", 0)], 1.0)
+            except KafkaException:
+                return False
+            return True
+
         eventually_sync(is_ready, timeout_seconds=_START_SECONDS, message="Kafka is ready")
+        consumer = Consumer({**self.config, "group.id": "start"})
+        eventually_sync(tells_offsets, timeout_seconds=_START_SECONDS, message="groups are ready")
+        consumer.close()
 
     def kill(self) -> None:
         """End it at once, with `kill -9`."""

@@ -53,6 +53,8 @@ class VirtualKafka:
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the newest producer, by transactional id."""
     opened: dict[str, _Txn] = field(default_factory=dict)
+    moves: int = 0
+    """How often a group is asked for before it has a coordinator."""
     life: int = 0
     """Of the process that makes clients: those of former lives are dead, whatever their threads still do."""
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -176,6 +178,9 @@ class VirtualConsumer:
     ) -> list[TopicPartition]:
         """Return committed offsets; -1001 where there are none."""
         del timeout
+        if self._kafka.moves:
+            self._kafka.moves -= 1
+            raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
         found = []
         for place in places:
             key = self._group, place.topic, place.partition

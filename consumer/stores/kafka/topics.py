@@ -38,6 +38,12 @@ _SCAN_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.25
 _EMPTY_POLLS_MAX: Final = round(_SCAN_SECONDS / _POLL_SECONDS)
 _ASKINGS_MAX: Final = 20
+_SETTLING: Final = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 _UNTOLD: Final = {
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError.UNSUPPORTED_VERSION,
@@ -208,7 +214,7 @@ class KafkaTopics:
         with self._consumer(isolation="read_committed") as consumer:
             wanted = TopicPartition(self._sink.checkpoints_topic, 0)
             with self._named("cannot read the marker"):
-                (found,) = consumer.committed([wanted], timeout=_SCAN_SECONDS)
+                (found,) = _asked(lambda: consumer.committed([wanted], timeout=_SCAN_SECONDS))
             group = consumer.consumer_group_metadata()
         if found.error is not None:
             raise self._told("cannot read the marker", found.error)
@@ -374,13 +380,13 @@ def topic_id_text(found: Any) -> str:  # Any: the stubs do not have its class.
 
 
 def _asked(ask: Callable[[], AnswerT]) -> AnswerT:
-    """Return the answer; a topic just created is unknown to some brokers for a moment."""
+    """Return the answer, once brokers know what they will in a moment: a topic just created, a group's coordinator."""
     pause = threading.Event()
     for _ in range(_ASKINGS_MAX - 1):
         try:
             return ask()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() not in _SETTLING:
                 raise
         pause.wait(_POLL_SECONDS)
     return ask()

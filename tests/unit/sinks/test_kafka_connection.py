@@ -191,6 +191,32 @@ def test_forgotten_marker_is_refused_with_the_way_out() -> None:
         recovered(world, open_connection(world))
 
 
+def test_group_whose_coordinator_moves_is_asked_again() -> None:
+    """Brokers restart, and say so for a moment: no reason to end the attempt."""
+    world = World()
+    interrupted(world, 2)
+    world.kafka.moves = 2
+
+    recovered(world, open_connection(world))
+
+    assert [record.key for record in world.kafka.committed] == [b"k0", b"k1"]
+
+
+def test_restored_record_of_a_partition_that_is_gone_goes_to_one_that_there_is() -> None:
+    """The topic was created again with fewer; the next record of its key is in the same partition."""
+    world = World()
+    interrupted(world, 2)
+    world.kafka.topics["out"] = 1
+
+    connection = open_connection(world)
+    recovered(world, connection)
+    publish(connection, output(world), 1 + KEYS)
+    intent = connection.take_intent()
+    connection.acknowledge(intent, DURABLE, recovered=False).result(30)
+
+    assert [(each.partition, each.key) for each in world.kafka.committed[1:]] == [(0, b"k1")] * 2
+
+
 @pytest.mark.parametrize(("assumed", "expected"), [(3, 2), (2, 3)])
 def test_marker_that_an_operator_assumed_decides(assumed: int, expected: int) -> None:
     """Behind `shardctl kafka assume`: produced sends nothing, not-produced sends the records."""

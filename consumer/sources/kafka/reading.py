@@ -20,7 +20,12 @@ from typing import Final
 import structlog
 from confluent_kafka import Message
 
-from broadsheet.consumer.errors import SourceError, SourceRecreatedError, SourceUnavailableError
+from broadsheet.consumer.errors import (
+    SourceDataLossError,
+    SourceError,
+    SourceRecreatedError,
+    SourceUnavailableError,
+)
 from broadsheet.consumer.sources.kafka.partitions import (
     ListedTopic,
     PartitionReader,
@@ -47,7 +52,7 @@ from broadsheet.consumer.sources.kafka.places import (
 from broadsheet.consumer.sources.kafka.records import batch_of, marker
 from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import UNAVAILABLE, SourceMetrics, kind_of
-from broadsheet.consumer.sources.part import Part
+from broadsheet.consumer.sources.part import Latest, Part
 from broadsheet.journals.errors import ReplayError
 from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.runtime.clock import Clock
@@ -200,8 +205,28 @@ class TopicsReading:
                 yield MessageBatch.note(
                     topic_name(settings.name), settings.message_type, self._take_notes()
                 )
-            for batch in self._batches_of(polled):
-                yield batch
+            try:
+                for batch in self._batches_of(polled):
+                    yield batch
+            except SourceDataLossError as error:
+                raise await self._with_offsets(error) from error
+
+    async def _with_offsets(self, error: SourceDataLossError) -> SourceDataLossError:
+        """Return the error of a partition with the offsets between which its messages are lost."""
+        key = next((each for each in self._next if partition_name(*each) == error.source), None)
+        if key is None:
+            return error
+        try:
+            oldest = (await self._reader.first_offsets([key], Earliest()))[key]
+            end = (await self._reader.first_offsets([key], Latest()))[key]
+        except SourceError:
+            return error
+        wanted = self._next[key]
+        lost = f"offsets {wanted} to {oldest - 1} are lost, " if oldest > wanted else ""
+        return SourceDataLossError(
+            error.source,
+            f"{error.detail}. The next one is at offset {wanted}; {lost}there are {oldest} to {end}",
+        )
 
     def _take_notes(self) -> dict[str, bytes]:
         notes, self._notes = self._notes, {}

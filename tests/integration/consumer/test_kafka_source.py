@@ -168,18 +168,29 @@ async def test_shards_share_partitions_and_find_new_ones(
     await reach(lives[1], {"k1": 5, "k3": 5})
 
 
+@pytest.mark.parametrize(
+    ("begin", "lost"),
+    [
+        (1_000, "The next one is at offset 1000; there are 2 to 4"),
+        (1, "The next one is at offset 1; offsets 1 to 1 are lost, there are 2 to 4"),
+    ],
+    ids=["beyond", "below"],
+)
 async def test_offset_that_is_not_there_is_data_loss(
-    host: ShardHost, tmp_path: Path, kafka_servers: str
+    host: ShardHost, tmp_path: Path, kafka_servers: str, begin: int, lost: str
 ) -> None:
-    """To begin elsewhere would leave messages out, or count some twice."""
+    """To begin elsewhere would leave messages out, or count some twice; what is lost is told."""
     topic = TestTopic(kafka_servers)
-    await topic.put("k", numbers(1, 3))
-    start = AtOffsets({(topic.name, 0): 1_000})
+    await topic.put("k", numbers(1, 4))
+    await topic.trim(0, 2)
+    start = AtOffsets({(topic.name, 0): begin})
 
     await serve(host, counting(tmp_path, topic, start=start))
 
     await eventually(
-        lambda: host.says(SHARD, ReplicaStatus.FAILED, "data loss", topic.name_of(0), "is gone")
+        lambda: host.says(
+            SHARD, ReplicaStatus.FAILED, "data loss", topic.name_of(0), "is gone", lost
+        )
     )
 
 

@@ -10,9 +10,10 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from uuid import uuid4
 
@@ -37,15 +38,21 @@ Report = dict[str, int]
 def run_lives(subject: str, configs: Sequence[Mapping[str, Any]]) -> list[Report]:
     """Run lives of shards until each has its part of the kills; return of each how many ended where."""
     command = [sys.executable, "-m", "tests.sinks.sink_lives", f"tests.sinks.{subject}"]
-    runs = [
-        subprocess.Popen([*command, json.dumps(config)], stdout=subprocess.PIPE, text=True)
-        for config in [
-            {**each, "kills": KILLS // SHARDS, "seed": random.randrange(2**32)} for each in configs
-        ]
+    seeded = [
+        {**each, "kills": KILLS // SHARDS, "seed": random.randrange(2**32)} for each in configs
     ]
-    outputs = [run.communicate()[0] for run in runs]
-    assert [run.returncode for run in runs] == [0] * len(runs)
-    reports: list[Report] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    with ExitStack() as files:
+        # Not pipes: lives log what happens to Kafka, and would stand still once nobody read that.
+        outputs = [files.enter_context(TemporaryFile("w+")) for _ in seeded]
+        runs = [
+            subprocess.Popen([*command, json.dumps(config)], stdout=output)
+            for config, output in zip(seeded, outputs, strict=True)
+        ]
+        assert [run.wait() for run in runs] == [0] * len(runs)
+        for output in outputs:
+            output.seek(0)
+        last_lines = [output.read().splitlines()[-1] for output in outputs]
+    reports: list[Report] = [json.loads(line) for line in last_lines]
     total = sum(map(Counter, reports), Counter())
     print(subject, dict(total))
     # A run that is through before shows less than it says.

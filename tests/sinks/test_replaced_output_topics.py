@@ -83,6 +83,35 @@ async def test_relay_names_the_topic_that_was_deleted_and_goes_on_into_the_next(
     assert found == {f"k{key}": [21 + key, 26 + key, 31 + key, 36 + key] for key in range(5)}
 
 
+async def test_checkpoints_topic_that_is_deleted_under_a_relay_is_made_again_with_its_checkpoint(
+    host: ShardHost, journals: JournalClient, real_kafka: RealKafka, topic: str
+) -> None:
+    """Nothing else in Kafka knows what was sent: the holder does, and its next life sends nothing twice. A record of
+    the checkpoint is there again, too, by which a shard whose marker is forgotten is not taken for a new one.
+    """
+    checkpoints = f"checkpoints-{uuid4().hex[:12]}"
+    settings = {name: str(value) for name, value in real_kafka.config.items()}
+    settings["relay.checkpoints.topic"] = checkpoints
+    sink = Sink(kind=SinkKind.KAFKA, to=topic, key="key", settings=settings)
+    spec = spec_of(SHARD, SOURCE, max_seconds=0.1)
+    spec.labels.CopyFrom(labels_of_sink(sink))
+    await host.assign(spec)
+    producer = Producer(journals)
+    live = host.start(spec, Relay())
+    await has_read(live, SOURCE, await producer.publish(SOURCE, KEYS))
+
+    await asyncio.to_thread(real_kafka.delete, checkpoints)
+    for _ in range(2):
+        await has_read(live, SOURCE, await producer.publish(SOURCE, KEYS))
+    await live.stop()
+    live = host.start(spec, Relay())
+    await has_read(live, SOURCE, await producer.publish(SOURCE, KEYS))
+
+    found = in_order(await records_of(real_kafka, topic, 3, 4 * len(KEYS)), "n")
+    assert found == {f"k{key}": list(range(1 + key, 81, 5)) for key in range(5)}
+    assert await records_of(real_kafka, checkpoints, 1, 1)
+
+
 async def test_committed_records_of_a_partition_that_is_gone_go_where_their_keys_belong(
     host: ShardHost, journals: JournalClient, real_kafka: RealKafka, topic: str, tmp_path: Path
 ) -> None:

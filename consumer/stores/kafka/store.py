@@ -236,7 +236,9 @@ class KafkaStore:
         records, self._pending = self._pending, []
         self._number += 1
         # A marker can be forgotten by Kafka, the record of the first checkpoint cannot.
-        progress = TxnProgress(self._number, checkpoint.SerializeToString(), self._number == 1)
+        topics = self._topics
+        needs_record = self._number == 1 or (topics is not None and topics.made_again)
+        progress = TxnProgress(self._number, checkpoint.SerializeToString(), needs_record)
         return self._commits.start(
             CommitSteps(write=partial(self._commit, records, progress, dict(self._limits))),
             wait_for,
@@ -294,6 +296,8 @@ class KafkaStore:
         if transactions is None or topics is None:
             raise StoreClosedError(self._fqn)
         transactions.commit(records, progress, partial(_hindrance, topics, records, limits))
+        if progress.needs_record:
+            topics.made_again = False
 
 
 def _hindrance(

@@ -98,6 +98,8 @@ class KafkaTopics:
         self._record_bytes_max = int(config.get("message.max.bytes", 0))
         self._clients = clients
         self._admin: AdminClient | None = None
+        self.made_again = False
+        """The checkpoints' topic was deleted under this holder, and created again: it has no record of the shard."""
         self._refused: KafkaError | None = None
         """The last refused connection, of which calls tell only that they timed out."""
 
@@ -168,6 +170,9 @@ class KafkaTopics:
     def hindrance(self, places: Iterable[tuple[str, int]]) -> str:
         """Return why topics take no records now, and what to do; empty if they should, or do not tell.
 
+        If the checkpoints' topic was deleted, it is created again: the transaction that is sent again has the marker,
+        which only this holder knows by then.
+
         Args:
             places: Topics and partitions of records; -1: any.
         """
@@ -175,6 +180,14 @@ class KafkaTopics:
         for topic, partition in places:
             wanted[topic].add(partition)
         try:
+            if self._described(self._sink.checkpoints_topic) is None:
+                _log.warning(
+                    "kafka_sink.checkpoints_deleted",
+                    topic=self._sink.checkpoints_topic,
+                    shard=self._sink.shard_fqn,
+                )
+                self.ensure_checkpoints()
+                self.made_again = True
             found = (self._lacking(topic, partitions) for topic, partitions in wanted.items())
             return next((each for each in found if each), "")
         except StoreError:

@@ -46,7 +46,7 @@ async def _serving(frozen: _Frozen) -> AsyncIterator[str]:
     server = grpc.aio.server()
     # `Any`: grpc.aio's stubs do not know of handlers that are coroutines.
     handle: Any = frozen.prepare_fork
-    methods = {"PrepareFork": grpc.unary_unary_rpc_method_handler(handle)}
+    methods: dict[str, Any] = {"PrepareFork": grpc.unary_unary_rpc_method_handler(handle)}
     service = grpc.method_handlers_generic_handler("broadsheet.v1.ElasticService", methods)
     server.add_generic_rpc_handlers((service,))
     port = server.add_insecure_port("127.0.0.1:0")

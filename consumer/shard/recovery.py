@@ -21,7 +21,7 @@ import structlog
 
 from broadsheet.allocator.model import ItemId
 from broadsheet.consumer.elastic.fork import attempt_of_fork
-from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.errors import RecoveryLogError, SplitDelayedError
 from broadsheet.consumer.recoverylog.fence import author_from
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.fsm import live_segments
@@ -86,6 +86,8 @@ class Recovery:
         self.follower = new_follower(self._directory)
         """The follower of the played files."""
         self._author = 0
+        self._mark = ""
+        """Path of the property at which the playback of another shard's log is to end; empty: of none."""
         self._counted_bytes = 0
         self.is_taken_over = False
         """True once `take_over` was called. Until then the recovery outlives the attempts that end."""
@@ -185,19 +187,30 @@ class Recovery:
             `tailing` is set.
         """
         assert self._player is not None, "it tails"
+        self._mark = mark
         self._player.stop_at_mark(mark)
 
     async def marked(self) -> Path:
         """Wait until the other shard's log is played up to the mark; return where its files are then.
 
         Raises:
+            SplitDelayedError: the playback had ended at the mark of an earlier attempt.
             ServiceError: the log cannot be played.
             OSError: as of the disk.
         """
+        return (await self._recovered_at_mark()).directory
+
+    async def _recovered_at_mark(self) -> Recovered:
         recovered = await asyncio.shield(self._outcome)
         if isinstance(recovered, BaseException):
             raise recovered
-        return recovered.directory
+        # A playback that was slow may come to a former mark just before it is told another one. The other shard has
+        # gone on since, so what it committed would be missing.
+        if self._mark not in recovered.fsm.properties:
+            raise SplitDelayedError(
+                "the other shard's log was played up to the mark of an earlier attempt; it is played once more"
+            )
+        return recovered
 
     async def open_own_log(self) -> None:
         """Check our own log, and have its broker open it, which takes longer than an append does later.
@@ -218,12 +231,11 @@ class Recovery:
 
         Raises:
             HintsError: our log is one of the parent's history, so that the hints would be out of order.
+            SplitDelayedError: the playback had ended at the mark of an earlier attempt.
             ServiceError: the parent's log cannot be played, or ours cannot be appended to.
             OSError: as of the disk.
         """
-        recovered = await asyncio.shield(self._outcome)
-        if isinstance(recovered, BaseException):
-            raise recovered
+        recovered = await self._recovered_at_mark()
         recorder = self._recorder = Recorder(
             recovered.fsm,
             self._appends,

@@ -193,12 +193,10 @@ class ShardHost:
         key = self.key_space.keys.assignment(ItemId(shard_id), MEMBER, 0)
         await self.etcd.delete(key)
 
-    def start(
-        self, spec: ShardSpec, application: Any, *, slot: int = 0, config: ShardConfig | None = None
-    ) -> LiveShard:
-        """Start a live shard for an assignment that was written."""
+    def environment(self, application: Any, config: ShardConfig | None = None) -> ShardEnvironment:
+        """Return the services and limits of a shard's member."""
         config = config or ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2)
-        environment = ShardEnvironment(
+        return ShardEnvironment(
             application=application,
             journals=self._journals,
             etcd=self.etcd,
@@ -211,6 +209,12 @@ class ShardHost:
             state_directory=self._state_directory,
             config=config,
         )
+
+    def start(
+        self, spec: ShardSpec, application: Any, *, slot: int = 0, config: ShardConfig | None = None
+    ) -> LiveShard:
+        """Start a live shard for an assignment that was written."""
+        environment = self.environment(application, config)
         assignment = self.key_space.assignments[ItemId(spec.id), MEMBER, slot]
         shard = LiveShard(spec, assignment, environment)
         self._shards.append(shard)

@@ -103,12 +103,14 @@ nightly-sinks: export SINK_KILLS ?= 1000
 nightly-sinks: export SINK_STEPS = started,recorded,acknowledged,finished
 nightly-sinks: ; $(PYTEST) -q -s tests/sinks/real_kills.py tests/sinks/real_tables.py tests/sinks/secured_kafka.py tests/sinks/registered_schemas.py tests/sinks/totals_example.py tests/sinks/printed_sink.py $(wildcard tests/sinks/test_*.py) tests/spark/test_sink_faults.py
 # 72 splits and 128 merges of shards, 50 more whose output goes to Kafka and to a table, and 30 divisions of journals, in
-# which a member is killed at each step; and every rule of splits and merges, broken on purpose.
+# which a member is killed at each step; 48 more divisions, in which processes are killed, or stopped and go on, at each
+# place; and every rule of splits, merges and divisions, broken on purpose.
 nightly-elastic: export SPLIT_ROUNDS ?= 8
 nightly-elastic: export MERGE_ROUNDS ?= 8
 nightly-elastic: export JOURNAL_SPLIT_ROUNDS ?= 5
-nightly-elastic: ; SPLIT_STEPS=all MERGE_STEPS=all JOURNAL_SPLIT_STEPS=all BROKEN_RULES=all $(PYTEST) -q tests/simulation/consumer/test_simulated_families.py tests/simulation/consumer/test_simulated_divisions.py \
-	tests/integration/consumer/test_splits.py tests/integration/consumer/test_merges.py tests/integration/consumer/test_journal_splits.py tests/sinks/real_families.py
+nightly-elastic: ; SPLIT_STEPS=all MERGE_STEPS=all JOURNAL_SPLIT_STEPS=all JOURNAL_KILL_PLACES=all BROKEN_RULES=all $(PYTEST) -q tests/simulation/consumer/test_simulated_families.py tests/simulation/consumer/test_simulated_divisions.py \
+	tests/integration/consumer/test_splits.py tests/integration/consumer/test_merges.py tests/integration/consumer/test_journal_splits.py \
+	tests/e2e/consumer/test_journal_splits_killed.py tests/sinks/real_families.py
 nightly-commands: ; COMMAND_KILLS=60 $(PYTEST) -q tests/e2e/consumer/commands_killed.py
 # The client in Go of examples/clients, which needs Go on PATH.
 nightly-clients: ; $(PYTEST) -q tests/integration/consumer/go_client.py

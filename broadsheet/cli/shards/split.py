@@ -14,6 +14,7 @@ from broadsheet.cli.options import DryRun, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_list
 from broadsheet.cli.output.messages import say
 from broadsheet.consumer.elastic.split_plan import cut_points
+from broadsheet.consumer.errors import SplitConflictError
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.elastic_pb2 import SplitShardResponse
 from broadsheet.wire.key_range import GROUPS, KeyRange, group_of
@@ -101,15 +102,30 @@ def _check(options: _SplitOptions) -> None:
 
 
 def _text_key(text: str) -> bytes:
-    """Return the bytes of a key of one text field, as keyed state has them."""
-    return b"\x01" + text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+    """Return the bytes of a key of one text field, as keyed state has them.
+
+    Raises:
+        ValidationError: it is no text: an argument of other bytes than UTF-8.
+    """
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise ValidationError(
+            "--at", f"expected a key of one text field, in UTF-8, got {text!r}"
+        ) from error
+    return b"\x01" + encoded.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
 
 
 async def _until_it_serves(connection: Connection, child: str) -> None:
     async with connection.shards() as client:
         while True:
-            (listed,) = (await client.list(selector(label_set((ID, child))))).shards
-            if not values_of(listed.spec.labels, FORK_OF):
+            found = (await client.list(selector(label_set((ID, child))))).shards
+            if not found:
+                raise SplitConflictError(
+                    f"shard {child} was deleted, or its split cancelled; what was split before stays, and no more is "
+                    "split: look at `shardctl shards list`, and split what is too large"
+                )
+            if not values_of(found[0].spec.labels, FORK_OF):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 

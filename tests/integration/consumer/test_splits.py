@@ -25,6 +25,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.forking import Forking
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.load_pb2 import MemberLoad
 from broadsheet.wire.progress_pb2 import ProgressKind
@@ -327,6 +328,35 @@ async def test_cancelled_split_leaves_the_parent_with_all_keys(
         end = await producer.publish(SOURCE, KEYS)
         sent.update(KEYS)
         await check_split([one.resolver], in_journal(journals), sent, end)
+
+
+async def test_split_into_parts_ends_with_a_reason_once_one_is_cancelled(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
+) -> None:
+    """The command waits for each part before it asks for the next: one that never comes must not be waited for."""
+    await create_logs(journals, PARENT)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+        TaskGroup() as group,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        line = f"shardctl shards split {PARENT} --address {one.address} --broker {cluster.broker_address}"
+        with standing_still(SPLIT_STEPS["child-follows"]) as still:
+            splitting = group.start_soon(
+                asyncio.to_thread(shardctl, f"{line} --into 4"), name="split"
+            )
+            await eventually(still.reached.is_set)
+            await elastic.cancel_split(f"{PARENT}-0c00")
+            ended = await splitting
+            still.released.set()
+        assert (ended.status, await ranges(client)) == (1, {PARENT: KeyRange(0, 4096)})
+        assert f"shard {PARENT}-0c00 was deleted, or its split cancelled" in ended.stderr
+        strange = await asyncio.to_thread(shardctl, f"{line} --at k\udcff")
+        assert strange.status != 0
+        assert "--at: expected a key of one text field, in UTF-8" in strange.stderr
 
 
 async def test_deleted_shards_leave_nothing_of_their_splits_and_merges(

@@ -10,7 +10,7 @@ import msgspec
 
 from broadsheet.consumer.keyed.row_index import RowRange, RowSnapshot
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, STATE, TIMERS
-from broadsheet.wire.key_range import GROUPS, KeyRange
+from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange
 
 PURGED_BUSY: Final = 250
 """Rows that a transaction with rows of its own removes: some milliseconds, with its commit."""
@@ -39,6 +39,18 @@ class Purge:
             return cls(owned, is_over=owned.is_all)
         begin, end, at, is_over = msgspec.msgpack.decode(stored, type=tuple[int, int, bytes, bool])
         return cls(KeyRange(begin, end), at, is_over).of_range(owned)
+
+    @staticmethod
+    def kept_range(stored: bytes | None) -> KeyRange:
+        """Return the groups whose rows the state has had all along: those of others were removed, or never came.
+
+        Args:
+            stored: What `encode` returned; None: nothing was to be removed.
+        """
+        if stored is None:
+            return ALL_KEYS
+        begin, end, _, _ = msgspec.msgpack.decode(stored, type=tuple[int, int, bytes, bool])
+        return KeyRange(begin, end)
 
     def of_range(self, owned: KeyRange) -> Purge:
         """Return what is left to do once the shard owns a range: all of it, if that is another one."""

@@ -61,6 +61,7 @@ from broadsheet.consumer.keyed.watermark import WatermarkRules
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange, group_of
+from broadsheet.wire.labels import KEY_BEGIN
 
 _log = structlog.get_logger()
 STORM_TIMERS: Final = 10_000
@@ -146,6 +147,7 @@ class KeyedRun:
         self._initial = initial if stored is None else None
         self._owned_now = owned
         self._owned = store.owned = owned()
+        self._require_range()
         self._purge = Purge.of(store.meta(PURGED), self._owned)
         self._tables: list[pa.Table] = []
         self.late_rows = 0
@@ -167,6 +169,17 @@ class KeyedRun:
             store.put_meta(REMOVAL, registry.removal.encode())
         self._removal = registry.removal
         self._attributes = dict(vars(processor))
+
+    def _require_range(self) -> None:
+        """Refuse keys whose rows went to another shard: they would begin anew, in the middle of their messages."""
+        kept = Purge.kept_range(self._store.meta(PURGED))
+        if not kept.covers(self._owned):
+            raise ValidationError(
+                f"labels[{KEY_BEGIN}]",
+                f"expected a range in {kept}, whose rows the state has, got {self._owned}: a shard of this id owned "
+                "those alone before. Apply that range, with the shards of its family that have the others, and merge "
+                "them; or give the new shard another id, with which it begins without state",
+            )
 
     def _require_key(self) -> None:
         """Refuse keys of other types than those of the stored rows, which could not be read."""

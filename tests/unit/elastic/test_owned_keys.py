@@ -19,6 +19,7 @@ from broadsheet.consumer.keyed.registry import REGISTRY
 from broadsheet.consumer.keyed.row_index import MemoryIndex
 from broadsheet.consumer.keyed.state_rows import META, STATE, TIMERS
 from broadsheet.consumer.keyed.txn_time import TIMES, TimeMode
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.key_range import ALL_KEYS, KeyRange
 from tests.support.keyed_runs import Lives, settings_of
 
@@ -116,6 +117,27 @@ def test_range_that_changes_while_a_transaction_runs_holds_from_the_next_one(
     after = lives.transact([(key, now) for key in keys], commits=False)
     lives.end()
     assert 0 < len(after) < 20
+
+
+def test_shard_made_again_with_keys_that_its_state_lacks_is_refused(tmp_path: Path) -> None:
+    """A family that is deleted, and applied with other ranges, has its old state: the rows of keys that another shard
+    owned are not in it, and its sources were read, so these keys would begin anew in the middle of their messages.
+    """
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    settings = settings_of(ROWS, "user string", mode=TimeMode.NONE)
+    lives = Lives(tmp_path, Counts, settings, owned=HALVES[0])
+    lives.transact([(f"u{number}", now) for number in range(20)])
+
+    for wider in (ALL_KEYS, HALVES[1], KeyRange(0, 2049)):
+        lives.owned = wider
+        with pytest.raises(
+            ValidationError, match=r"expected a range in 0000-0800, .*got "
+        ) as refused:
+            lives.reopen()
+        assert refused.value.field_path == "labels[broadsheet.dev/key-begin]"
+    lives.owned = KeyRange(0, 1024)
+    lives.reopen()
+    lives.end()
 
 
 class Lender:

@@ -18,7 +18,7 @@ DOCUMENT = REPOSITORY / "docs" / "simulation.md"
 def test_simulation_document_shows_what_it_says() -> None:
     """Every command and program of the document runs from the repository, and prints the lines that it prints."""
     blocks = blocks_of(DOCUMENT)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     # `python` is this one.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

@@ -307,12 +307,13 @@ async def test_keys_are_sent_and_read_by_schemas_of_their_own(
 
     found = await sent_records(real_kafka, out, MESSAGES)
 
-    deserializer = form.deserializer(client)
+    # One of each: a new one asks the registry again, and Apicurio's has left such a request without an answer.
+    deserializer, key_deserializer = form.deserializer(client), AvroDeserializer(client)
     key_context = SerializationContext(out, MessageField.KEY)
     for each in found:
         assert each.key is not None
         name = deserializer(each.value, context(out))["name"]
-        assert AvroDeserializer(client)(each.key, key_context) == keys.decode(each.key) == name
+        assert key_deserializer(each.key, key_context) == keys.decode(each.key) == name
     assert client.get_latest_version(f"{out}-key").schema_id is not None
 
 

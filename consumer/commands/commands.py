@@ -128,7 +128,7 @@ class Commands(Generic[RequestT, ResponseT]):
         self._prefix = prefix
         self._part = re.compile(rf"{re.escape(prefix)}(-[0-9a-f]{{4}})+")
         self._known: dict[str, KeyRange | None] = {}
-        """What `_learn` said of each journal, by its name."""
+        """Groups of keys that each journal takes, by its name; None: it is no command journal."""
         self._requests = msgspec.json.Decoder(request)
         self._responses = msgspec.json.Decoder(response)
         self._answers = answers

@@ -193,12 +193,6 @@ def with_labels(journal: JournalSpec, *pairs: tuple[str, str]) -> JournalSpec:
     return spec
 
 
-def sealed_at(journal: JournalSpec) -> int | None:
-    """Return the offset behind a divided journal's seal; None: it has none yet."""
-    text = value_of(journal.labels, SEALED_AT)
-    return int(text) if text.isdecimal() else None
-
-
 def reads(spec: ShardSpec, journal: str) -> bool:
     """Report whether a journal is a source of a shard."""
     return any(_bare(each.journal) == journal for each in spec.sources)

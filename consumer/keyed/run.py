@@ -171,7 +171,11 @@ class KeyedRun:
         self._attributes = dict(vars(processor))
 
     def _require_range(self) -> None:
-        """Refuse keys whose rows went to another shard: they would begin anew, in the middle of their messages."""
+        """Refuse a range with keys whose rows another shard has: their state would be empty, and their input half read.
+
+        Raises:
+            ValidationError: the state was made for a range that does not cover this one.
+        """
         kept = Purge.kept_range(self._store.meta(PURGED))
         if not kept.covers(self._owned):
             raise ValidationError(

@@ -49,7 +49,6 @@ from broadsheet.consumer.elastic.journal_split import (
     publishers_among,
     read_before,
     reads,
-    sealed_at,
     sealed_record,
     sources_of,
     with_labels,
@@ -72,7 +71,13 @@ from broadsheet.journals.errors import (
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
-from broadsheet.journals.message.division import DIVIDED, UNDIVIDED, JournalPart, is_divided
+from broadsheet.journals.message.division import (
+    DIVIDED,
+    UNDIVIDED,
+    JournalPart,
+    is_divided,
+    sealed_at,
+)
 from broadsheet.journals.message.open_transactions import OpenTransaction
 from broadsheet.journals.message.uuid import clock_at, new_producer_id
 from broadsheet.runtime.clock import Clock
@@ -360,7 +365,8 @@ class JournalSplitter:
                         "shards go on reading it; have its program publish into the parts"
                     )
         for producer, (begin, _) in fresh.open.items():
-            # Of a primary that slept over its successor's rollback: nobody acknowledges it. Others might.
+            # A primary that woke up after its successor's rollback leaves one that it never acknowledges; another
+            # program may still acknowledge its own.
             raise SplitDelayedError(
                 f"producer {producer:012x} has a transaction open in {journal} behind its seal, at offset {begin}: "
                 f"{_to_end_it(producer, journal)}"

@@ -23,7 +23,7 @@ from broadsheet.consumer.application import (
     SettlingMessages,
     Store,
 )
-from broadsheet.consumer.elastic.journal_split import left_behind, sealed_at, with_unread
+from broadsheet.consumer.elastic.journal_split import left_behind, with_unread
 from broadsheet.consumer.errors import ApplicationError, SourceReplacedError, SourceUnreadError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardEnvironment
@@ -37,6 +37,7 @@ from broadsheet.journals.errors import JournalNotFoundError, JournalReplacedErro
 from broadsheet.journals.guard import OffsetGuard, Present, RememberedRead
 from broadsheet.journals.message.batch import MessageBatch, MessageType
 from broadsheet.journals.message.checkpoint import epoch_of, start_offset
+from broadsheet.journals.message.division import sealed_at
 from broadsheet.journals.message.reader import BatchOptions, MessageSource
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import ServiceError

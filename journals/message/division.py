@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.journals.message.partitioning import MappedJournal, Mapping
 from broadsheet.wire.journal_pb2 import JournalSpec, LabelSet
 from broadsheet.wire.labels import (
+    SEALED_AT,
     SPLIT_EPOCH,
     SPLIT_EPOCH_DIVIDED,
     SPLIT_OF,
@@ -46,6 +47,12 @@ KEYLESS: Final = b""
 def is_divided(labels: LabelSet) -> bool:
     """Tell whether registers, or the labels of a spec, are those of a divided journal."""
     return bool(value_of(labels, SPLIT_EPOCH))
+
+
+def sealed_at(journal: JournalSpec) -> int | None:
+    """Return the offset behind a divided journal's seal, bytes; None: it has none yet."""
+    text = value_of(journal.labels, SEALED_AT)
+    return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)

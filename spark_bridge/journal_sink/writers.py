@@ -85,8 +85,12 @@ async def plan_write(
 async def _find_journals(
     options: WriteOptions, *, patience_seconds: float
 ) -> tuple[SinkTarget, LabelSet]:
-    """Return the journals by name, and the labels of the first, which agrees with the others in those that matter."""
+    """Return the journals by name, and the labels of the first, which agrees with the others in those that matter.
+
+    Parts of a divided journal that is selected, too, are none: keys keep their journals, and the divided one refuses.
+    """
     from broadsheet.journals.content.registry import registered
+    from broadsheet.journals.topic import undivided_roots
     from broadsheet.spark_bridge.brokers import open_client
     from broadsheet.wire.labels import CONTENT_TYPE, value_of, values_of
     from broadsheet.wire.selector_text import format_selector, parse_selector
@@ -99,15 +103,16 @@ async def _find_journals(
             "a selector that matches journals; create them first, e.g. with shardctl journals apply"
         )
         raise OptionError("selector", expected, got=options.selector)
-    journals = sorted(listed.journals, key=lambda journal: journal.spec.name)
-    by_type = {value_of(found.spec.labels, CONTENT_TYPE): found.spec.name for found in journals}
+    specs = undivided_roots([found.spec for found in listed.journals])
+    specs.sort(key=lambda spec: spec.name)
+    by_type = {value_of(spec.labels, CONTENT_TYPE): spec.name for spec in specs}
     if len(by_type) > 1:
         examples = ", ".join(f"{name} has {kind or 'none'}" for kind, name in by_type.items())
         expected = f"journals of one content type; {examples}"
         raise OptionError("selector", expected, got=options.selector)
     content = registered(next(iter(by_type)))
     for label in () if content is None else content.labels:
-        by_values = {tuple(values_of(each.spec.labels, label)): each.spec.name for each in journals}
+        by_values = {tuple(values_of(spec.labels, label)): spec.name for spec in specs}
         if len(by_values) > 1:
             first, second, *_ = by_values.values()
             expected = f"journals of one label {label}; {first} and {second} differ"
@@ -115,10 +120,10 @@ async def _find_journals(
     cluster_id = listed.header.etcd.cluster_id
     target = SinkTarget(
         selector=format_selector(selector),
-        journals=tuple(found.spec.name for found in journals),
+        journals=tuple(spec.name for spec in specs),
         brokers=f"{cluster_id:x}" if cluster_id else "",
     )
-    return target, journals[0].spec.labels
+    return target, specs[0].labels
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.codecs import tables_for
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from broadsheet.spark_bridge.journal_source.options import ReadOptions, ReadStart
+from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 from broadsheet.wire.selector_text import parse_selector
 
@@ -24,13 +25,20 @@ ContentTypes = Mapping[str, str]
 """Content type of each journal."""
 
 
+async def selected_specs(client: JournalClient, options: ReadOptions) -> list[JournalSpec]:
+    """Return the specs of the selected journals, by ascending name."""
+    listing = await client.list(parse_selector(options.selector))
+    return [journal.spec for journal in listing.journals]
+
+
+def content_types_of(specs: Iterable[JournalSpec]) -> dict[str, str]:
+    """Return the content type of each journal, by its name."""
+    return {spec.name: value_of(spec.labels, CONTENT_TYPE) for spec in specs}
+
+
 async def selected_journals(client: JournalClient, options: ReadOptions) -> dict[str, str]:
     """Return the content type of each selected journal, by ascending name."""
-    listing = await client.list(parse_selector(options.selector))
-    return {
-        journal.spec.name: value_of(journal.spec.labels, CONTENT_TYPE)
-        for journal in listing.journals
-    }
+    return content_types_of(await selected_specs(client, options))
 
 
 async def write_heads(client: JournalClient, journals: list[str]) -> dict[str, int]:

@@ -23,11 +23,13 @@ from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.errors import QuerySourceGoneError, QuerySourceReplacedError
 from broadsheet.spark_bridge.journal_source.byte_runs import BytePartition
 from broadsheet.spark_bridge.journal_source.commit_scan import UNLIMITED
+from broadsheet.spark_bridge.journal_source.divided_order import DividedOrder
 from broadsheet.spark_bridge.journal_source.journal_state import JournalState
 from broadsheet.spark_bridge.journal_source.journals import (
+    content_types_of,
     named_journals,
     presents,
-    selected_journals,
+    selected_specs,
     states_at,
 )
 from broadsheet.spark_bridge.journal_source.offsets import (
@@ -51,6 +53,10 @@ POLL_SECONDS: Final = 0.05
 POLL_SECONDS_PER_JOURNAL: Final = 0.002
 DISCOVERY_SECONDS: Final = 5.0
 """Time between two listings of the journals."""
+_SELECT_PARTS: Final = (
+    "the journal was divided, and its later messages are in parts, which the selector does not select: select these, "
+    "too, e.g. by the prefix of the journal's name"
+)
 
 
 class StreamPlan:
@@ -70,6 +76,7 @@ class StreamPlan:
         """Of all journals that batches were planned of, which may not be selected any more."""
         self._last_heads: dict[str, int] = {}
         """Latest write head of each journal that was ever looked at."""
+        self._divided = DividedOrder()
         self._left: set[str] = set()
         """Journals that are not selected any more, and of whose fate was told."""
         self._heads: dict[str, int] = {}
@@ -131,6 +138,8 @@ class StreamPlan:
             restarted = {name: offset.journals[name].restarted() for name in replaced}
             began, states = restarted or None, {**offset.journals, **restarted}
         limits = self._limits if limited else MicroBatchLimits()
+        for part in self._divided.held_back(states):
+            heads.pop(part, None)
         end = await self._plan_end(states, heads, limits)
         self._idle = not isinstance(offset, SymbolicStart) and end == states
         # The very same start: an offset that differs only in form would begin an empty batch.
@@ -288,7 +297,10 @@ class StreamPlan:
         return dict(self._heads)
 
     async def _list(self) -> None:
-        self._content_types = await selected_journals(self._client, self._options)
+        specs = await selected_specs(self._client, self._options)
+        self._content_types = content_types_of(specs)
+        for journal in self._divided.learn(specs):
+            _log.warning("source.parts_not_selected", journal=journal, do=_SELECT_PARTS)
         self._remember(self._content_types)
         self._listed_at = time.monotonic()
 

@@ -19,7 +19,6 @@ from broadsheet.consumer.elastic.journal_split import (
     journal_splits_prefix,
     plan_journal_split,
     reads,
-    sealed_at,
 )
 from broadsheet.consumer.errors import SplitDelayedError
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
@@ -27,7 +26,7 @@ from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.journal_splits import JournalSplits
 from broadsheet.journals.content.json import NDJSON
-from broadsheet.journals.message.division import is_divided
+from broadsheet.journals.message.division import is_divided, sealed_at
 from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.network import Link

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
+from structlog.testing import capture_logs
 
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.journals.client import JournalClient
@@ -29,14 +30,16 @@ from broadsheet.spark_bridge.errors import (
     QuerySourceReplacedError,
 )
 from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source import stream_plan
 from broadsheet.spark_bridge.journal_source.columns import with_metadata
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 from broadsheet.spark_bridge.journal_source.readers import stream_reader
 from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 from broadsheet.wire.journal_pb2 import ApplyRequest
-from broadsheet.wire.labels import CONTENT_TYPE, label_set
+from broadsheet.wire.labels import CONTENT_TYPE, SEALED_AT, SPLIT_OF, label_set, union
 from tests.support.broker import journal_spec
 from tests.support.journal_reads import IDS, Query, Topic, kept
+from tests.support.journal_writers import JournalWriter
 from tests.support.spark import make_journals
 
 pytestmark = pytest.mark.e2e
@@ -501,6 +504,67 @@ def test_journal_deleted_under_a_running_query_is_left_out_or_refused_by_name(
         with pytest.raises(QuerySourceGoneError, match=topic.journals[1]):
             query.reader.latestOffset(planned, limit)
     query.close()
+
+
+def test_parts_of_a_divided_journal_are_read_behind_its_seal(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan: a journal, and a part of it that has messages before the journal is sealed, and read; batches of 4 rows.
+
+    Why: a key's messages are in the journal first, and a stream that reads both together takes them out of order.
+    """
+    monkeypatch.setattr(stream_plan, "DISCOVERY_SECONDS", 0.0)
+    topic = Topic(address, 1)
+    (journal,) = topic.journals
+    topic.writer().committed(range(10))
+    query = Query(topic, maxRowsPerTrigger=4)
+    part = f"{journal}-0000"
+    make_journals(address, [part], labels={SPLIT_OF: journal})
+    JournalWriter(address, part).committed(range(100, 106))
+    assert query.trigger_to_the_end() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    topic.writer().committed(range(10, 13))
+    sealed = _seal(address, journal)
+    query.restart()
+    batches = query.trigger_to_the_end()
+
+    assert [each for batch in batches for each in batch] == [10, 11, 12, *range(100, 106)]
+    assert kept(query.offset)["journals"][journal]["offset"] == sealed
+    query.close()
+
+
+def test_stream_of_a_divided_journal_alone_is_told_of_its_parts(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan: the selector names the journal, so no part of it. Why: the query sees no message any more."""
+    monkeypatch.setattr(stream_plan, "DISCOVERY_SECONDS", 0.0)
+    topic = Topic(address, 1)
+    (journal,) = topic.journals
+    topic.writer().committed(range(3))
+    _seal(address, journal)
+    with capture_logs() as events:
+        query = Query(topic, selector=f"name={journal}")
+        assert query.trigger_to_the_end() == [[0, 1, 2]]
+        query.close()
+
+    told = [each for each in events if each["event"] == "source.parts_not_selected"]
+    assert [each["journal"] for each in told] == [journal]
+
+
+def _seal(address: str, journal: str) -> int:
+    """Label a journal as sealed at its write head, as the member that divides it does; return that."""
+
+    async def seal() -> int:
+        async with JournalClient(address) as client:
+            head = await client.write_head(journal)
+            listed = await client.get(journal)
+            spec = listed.spec
+            spec.labels.CopyFrom(union(spec.labels, label_set((SEALED_AT, str(head)))))
+            change = ApplyRequest.Change(upsert=spec, expect_mod_revision=listed.mod_revision)
+            await client.apply([change])
+            return head
+
+    return asyncio.run(seal())
 
 
 def test_restart_of_the_broker_ends_no_query(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -18,9 +18,15 @@ from pyspark.sql.types import LongType, StructType
 
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.division import DIVIDED
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink import batch_writer, stream_writer
+from broadsheet.spark_bridge.journal_sink.row_mapping import key_indices
+from broadsheet.wire.labels import SPLIT_OF
+from tests.support.journal_writers import JournalWriter
 from tests.support.published import ids_of, messages_of
 from tests.support.spark import make_journals
 
@@ -51,7 +57,7 @@ async def _elsewhere(function: Callable[[], T]) -> T:
     return await asyncio.to_thread(function)
 
 
-def _batches(ids: range, *, null: bool = False) -> Iterator[pa.RecordBatch]:
+def _batches(ids: Sequence[int], *, null: bool = False) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"id": pa.array(list(ids), pa.int64())})
     if null:
         yield pa.record_batch({"id": pa.array([None], pa.int64())})
@@ -152,6 +158,38 @@ async def test_stream_writer_commits_each_batch_of_a_query_once(
 
     assert await _committed(options) == Counter(range(30))
     assert await _written(options) == 30
+
+
+async def test_stream_writer_takes_parts_of_a_divided_journal_for_none_of_its_journals(
+    options: Mapping[str, str],
+) -> None:
+    """A journal is divided while a query runs: the keys of the other one stay where they are, its own are refused.
+
+    Why: the selector matches the parts, too, and keys were mapped over them as over any journals.
+    """
+    parts = [f"{JOURNALS[0]}-0000", f"{JOURNALS[0]}-0800"]
+    indices = key_indices(pa.array(range(100), pa.int64()), JOURNALS, name="id").tolist()
+    stay = [number for number, index in enumerate(indices) if index == 1]
+
+    def run(batch: int, ids: Sequence[int]) -> None:
+        with _micro_batch("q", batch):
+            message = _sent(stream_writer(options, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(options, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+
+    await _elsewhere(lambda: run(0, range(10)))
+    await _elsewhere(
+        lambda: make_journals(options["address"], parts, labels={SPLIT_OF: JOURNALS[0]})
+    )
+    async with JournalClient(options["address"]) as journals:
+        other = JournalWriter(options["address"], JOURNALS[0]).line(Flags.ACK_TXN)
+        await journals.append(JOURNALS[0], other, union_registers=DIVIDED)
+
+    await _elsewhere(lambda: run(1, stay))
+    with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} was divided"):
+        await _elsewhere(lambda: run(2, range(100)))
+
+    assert await _committed(options) == Counter([*range(10), *stay])
+    assert ids_of(await messages_of(options["address"], parts, committed=False)) == Counter()
 
 
 async def test_stream_writers_of_a_copied_checkpoint_publish_into_their_own_journals(

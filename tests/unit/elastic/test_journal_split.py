@@ -15,12 +15,12 @@ from broadsheet.consumer.elastic.journal_split import (
     plan_journal_split,
     publishers_among,
     read_before,
-    sealed_at,
     with_labels,
     with_parts,
     with_unread,
     without_sealed,
 )
+from broadsheet.journals.message.division import sealed_at
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.key_range import KeyRange, key_range_of

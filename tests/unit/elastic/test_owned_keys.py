@@ -120,8 +120,8 @@ def test_range_that_changes_while_a_transaction_runs_holds_from_the_next_one(
 
 
 def test_shard_made_again_with_keys_that_its_state_lacks_is_refused(tmp_path: Path) -> None:
-    """A family that is deleted, and applied with other ranges, has its old state: the rows of keys that another shard
-    owned are not in it, and its sources were read, so these keys would begin anew in the middle of their messages.
+    """A family that is deleted, and applied with other ranges, has its old state, which lacks the rows of keys that
+    another shard owned. Its sources were read before, so the input of these keys would be counted in part.
     """
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     settings = settings_of(ROWS, "user string", mode=TimeMode.NONE)

@@ -8,8 +8,8 @@
     merge      the two shards of such a split are merged again while rows come: `merge_pause_p50_s`,
                `merge_pause_max_s`, `merge_switch_p50_s` and so on, likewise
     speedup    a keyed shard that has --keys keys works off --rows rows, and again once it is split in two, each half on
-               a member of its own: `split_speedup` is the ratio of rows a second, of rows that are but a read and a
-               write of state, and of a quarter as many that have --row-work-us of work each. Broker and publisher take
+               a member of its own: `split_speedup` is the ratio of rows a second, of rows that only read and write
+               state, and of a quarter as many rows with --row-work-us of CPU each. Broker and publisher take
                a part of the same processors
     tables     the relays into Delta and Iceberg, on the local disk: `table_rows_per_s` of rows that wait in a journal;
                `table_freshness_p50_s` from when a row is published until a reader of the table has it
@@ -56,7 +56,10 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--keys", type=int, default=1_000_000, help="of shards that are split")
     parser.add_argument(
-        "--row-bytes", type=int, default=0, help="random bytes of each key of `split` and `merge`"
+        "--row-bytes",
+        type=int,
+        default=0,
+        help="bytes of each key of `split` and `merge`, of which one half is random and the other repeats it",
     )
     parser.add_argument(
         "--row-work-us", type=int, default=100, help="CPU of each row of `speedup`, microseconds"

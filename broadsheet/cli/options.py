@@ -30,6 +30,22 @@ Parameter: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 """A decorator that adds an option or argument to a command."""
 
 
+class _Utf8(click.ParamType):  # type: ignore[type-arg]  # generic in later versions only
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text as it is; fails for an argument whose bytes are no UTF-8."""
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            self.fail(f"expected UTF-8, got {value!r}", param, ctx)
+        return str(value)
+
+
+UTF8: Final = _Utf8()
+"""Of options whose bytes are sent or hashed."""
+
+
 def option(
     help_text: str, *names: str, env: str = "", is_secret: bool = False, **settings: Any
 ) -> Any:

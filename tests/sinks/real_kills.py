@@ -42,7 +42,7 @@ def run_lives(subject: str, configs: Sequence[Mapping[str, Any]]) -> list[Report
         {**each, "kills": KILLS // SHARDS, "seed": random.randrange(2**32)} for each in configs
     ]
     with ExitStack() as files:
-        # Not pipes: lives log what happens to Kafka, and would stand still once nobody read that.
+        # Files, because a life that logs into a full pipe stops until somebody reads it.
         outputs = [files.enter_context(TemporaryFile("w+")) for _ in seeded]
         runs = [
             subprocess.Popen([*command, json.dumps(config)], stdout=output)

@@ -109,7 +109,7 @@ class DividingProcess(MemberProcess):
 
 
 def take(directory: Path, number: signal.Signals) -> None:
-    """End or stop this process, if the place is armed and nobody has taken it."""
+    """End or stop this process if the place is armed, and no other process was ended or stopped there before."""
     if not (directory / ARMED).exists():
         return
     try:

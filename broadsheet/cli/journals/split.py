@@ -7,7 +7,7 @@ import click
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import JournalName
-from broadsheet.cli.options import DryRun, command_options, option
+from broadsheet.cli.options import UTF8, DryRun, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_messages
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
@@ -19,7 +19,7 @@ from broadsheet.wire.key_range import GROUPS, KeyRange, group_of
 class _SplitOptions:
     journal: JournalName
     at: str | None = option(
-        "Give the second part this key and those of all groups behind its group."
+        "Give the second part this key and those of all groups behind its group.", type=UTF8
     )
     at_group: int | None = option(
         f"First group of keys that the second part gets, 1 to {GROUPS - 1}; default: the middle.",

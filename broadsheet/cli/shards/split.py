@@ -10,7 +10,7 @@ import click
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.names import ShardId
-from broadsheet.cli.options import DryRun, command_options, option
+from broadsheet.cli.options import UTF8, DryRun, command_options, option
 from broadsheet.cli.output.documents import Output, OutputFormat, print_list
 from broadsheet.cli.output.messages import say
 from broadsheet.consumer.elastic.split_plan import cut_points
@@ -27,7 +27,8 @@ _LOOK_SECONDS = 0.2
 class _SplitOptions:
     shard: ShardId
     at: str | None = option(
-        "Give the child this key and those of all groups behind its group. For keys of one text field."
+        "Give the child this key and those of all groups behind its group. For keys of one text field.",
+        type=UTF8,
     )
     at_group: int | None = option(
         f"First group of keys that the child gets, 1 to {GROUPS - 1}; default: the median of its load, or the middle.",
@@ -102,18 +103,8 @@ def _check(options: _SplitOptions) -> None:
 
 
 def _text_key(text: str) -> bytes:
-    """Return the bytes of a key of one text field, as keyed state has them.
-
-    Raises:
-        ValidationError: it is no text: an argument of other bytes than UTF-8.
-    """
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise ValidationError(
-            "--at", f"expected a key of one text field, in UTF-8, got {text!r}"
-        ) from error
-    return b"\x01" + encoded.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+    """Return the bytes of a key of one text field, as keyed state has them."""
+    return b"\x01" + text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x00"
 
 
 async def _until_it_serves(connection: Connection, child: str) -> None:

@@ -149,8 +149,8 @@ async def serving(cluster: Cluster, place: str, how: signal.Signals) -> AsyncIte
 async def test_division_is_done_when_a_process_is_killed_or_stopped_at_a_place(
     cluster: Cluster, journals: JournalClient, death: str, round_: int
 ) -> None:
-    """Whoever divides, publishes or reads there is killed, or sleeps over the seal and goes on then: each message comes
-    out once, those of a key in order, and nothing of the division is left.
+    """The process that divides, publishes or reads at the place is killed, or stopped until the journal is sealed: each
+    message comes out once, those of a key in order, and nothing of the division is left.
     """
     del round_
     how, place, when = death.split(" ")

@@ -23,7 +23,6 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import Put
 from broadsheet.consumer.client import ElasticClient, ShardClient
 from broadsheet.consumer.commands.appender import CommandAppender
-from broadsheet.consumer.elastic.journal_split import sealed_at
 from broadsheet.consumer.member import journal_splitter
 from broadsheet.consumer.member.journal_splitter import JournalSplitter
 from broadsheet.consumer.member.service import Service
@@ -34,7 +33,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import TransactionRolledBackError
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.division import is_divided
+from broadsheet.journals.message.division import is_divided, sealed_at
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import MessageSource, read_batches
@@ -225,7 +224,7 @@ async def test_reader_that_recovers_from_before_the_seal_reads_the_journal_again
 async def test_new_shard_that_names_a_divided_journal_gets_its_parts_and_parts_of_parts(
     cluster: Cluster, journals: JournalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody was there to read when both divisions ended. It would read to the seal, and no further."""
+    """The shard is made after both divisions ended, when only the first journal is among its sources."""
     monkeypatch.setattr(journal_splitter, "FIND_SECONDS", 0.1)
     await create_middle(journals)
     producer = Producer(journals)

@@ -356,7 +356,8 @@ async def test_split_into_parts_ends_with_a_reason_once_one_is_cancelled(
         assert f"shard {PARENT}-0c00 was deleted, or its split cancelled" in ended.stderr
         strange = await asyncio.to_thread(shardctl, f"{line} --at k\udcff")
         assert strange.status != 0
-        assert "--at: expected a key of one text field, in UTF-8" in strange.stderr
+        assert "--at" in strange.stderr
+        assert "expected UTF-8" in strange.stderr
 
 
 async def test_deleted_shards_leave_nothing_of_their_splits_and_merges(

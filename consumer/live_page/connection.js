@@ -126,8 +126,9 @@ export class Connection {
       const answer = await this.#ask(this.base, path, { ...options, headers }, stream);
       if (answer.ok) return answer;
       if (answer.status !== 401) throw await errorOf(answer);
-      // Another request may have got a token while this one was under way.
-      if (token === this.token) await this.#askOnce((await errorOf(answer)).message, token !== "");
+      const refusal = await errorOf(answer);
+      // Another request may have got a token while this one, or the text of its refusal, was under way.
+      if (token === this.token) await this.#askOnce(refusal.message, token !== "");
     }
   }
 

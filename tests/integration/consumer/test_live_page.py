@@ -301,6 +301,50 @@ async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
         assert "Unassign" not in await tab.evaluate("document.body.innerText")
 
 
+async def test_page_asks_once_for_a_token_though_one_refusal_comes_slowly(
+    chromium: Browser,
+) -> None:
+    """Two requests are refused, and the text of one refusal arrives only after the reader gave a token: that refusal
+    is of the token before, and asks for no other.
+    """
+    async with (
+        AdminServer(HOST, 0, routes=live_page_routes(), verifier=NoAuth()) as server,
+        open_tab(chromium) as tab,
+    ):
+        await tab.open(f"{server.address}/")
+        seen = await tab.evaluate(_SLOW_REFUSAL)
+
+    assert seen == {"asked": ["no token"], "answers": [{"for": "quick"}, {"for": "slow"}]}
+
+
+_SLOW_REFUSAL: Final = """
+import(`${location.origin}/page/connection.js`).then(async ({ Connection }) => {
+  const present = window.fetch;
+  const asked = [];
+  let tell;
+  const told = new Promise((resolve) => { tell = resolve; });
+  const refusal = (text) => ({ ok: false, status: 401, statusText: "Unauthorized", text });
+  window.fetch = async (url, { headers }) => {
+    const name = new URL(url).pathname.split("/").pop();
+    if (headers.Authorization === "Bearer good") return Response.json({ for: name });
+    const text = JSON.stringify({ message: "no token" });
+    return refusal(name === "quick" ? async () => text : () => told.then(() => text));
+  };
+  try {
+    const connection = new Connection(async (reason) => { asked.push(reason); return "good"; });
+    const slow = connection.get("slow");
+    const quick = await connection.get("quick");
+    tell();
+    return { asked, answers: [quick, await slow] };
+  } finally {
+    window.fetch = present;
+    sessionStorage.clear();
+  }
+})
+"""
+"""What a connection asks for, and gets, when the second of two refusals is slow."""
+
+
 @pytest.mark.etcd
 async def test_page_says_when_it_is_not_current_and_goes_on(
     cluster: Cluster, chromium: Browser

@@ -28,7 +28,7 @@ from broadsheet.wire.key_range import KeyRange
 KEY_TYPES: Final = b"key"
 """Name under which the types of keys are kept."""
 _STEP: Final = 1024
-STEP_BYTES: Final = 1 << 20
+STEP_BYTES: Final = 1 << 18
 """Of rows that a transaction takes in, about: rows that arrive meanwhile wait until all of it is recorded."""
 _NEAR_ROWS: Final = 4096
 """Rows that may be left when the other shard is asked to rest: they are taken in meanwhile."""

@@ -5,9 +5,9 @@ key. Snapshots go round: whenever the changes since the last one are longer than
 next ranges are written, until they have made up for seven eighths. So a store ships each byte less than twice, what a
 standby plays is at most about three times the state, and no snapshot is longer than a range and what was owed.
 
-A snapshot is read in pieces, one behind each commit, because the next commit waits for it: a piece is short, or twice
-what the commit changed. What commits change meanwhile in its ranges is written behind the pieces, so that it is as of
-the last of them.
+A snapshot is read and written in pieces, one behind each commit, because the next commit waits for it: a piece is
+short, or twice what the commit changed. What commits change meanwhile in its ranges is written behind the pieces, so
+that it is as of the last of them. How many ranges it has is known by then, and written over what it began with.
 
 A file of changes is removed once every range has a snapshot behind it; a snapshot, once all its ranges have newer ones.
 """
@@ -43,6 +43,8 @@ SNAPSHOT_BYTES_MIN: Final = 1 << 20
 """Least bytes of changes after which snapshots are due."""
 _PIECES: Final = 16
 """A piece has so many parts of these bytes, and makes up for what a commit changed twice."""
+_RANGES_PER_PIECE: Final = 4
+"""Ranges that a short piece goes through if they are empty: an index looks for rows among those that were removed."""
 _VERSION: Final = 1
 _PACKED_MIN: Final = 512
 """Bytes from which rows are compressed: shorter ones gain nothing."""
@@ -87,7 +89,7 @@ def new_frame(
 
 @dataclass(slots=True)
 class _Making:
-    """A snapshot that is read."""
+    """A snapshot that is read and written."""
 
     begin: int
     """Its first range."""
@@ -97,9 +99,8 @@ class _Making:
     """The rest of that range."""
     owed: int
     """Bytes that were owed at the last piece."""
-    parts: list[KeyedFrame] = field(default_factory=list)
     size: int = 0
-    """Bytes of their rows."""
+    """Bytes of the rows that are written."""
     changed: dict[bytes, bytes | None] = field(default_factory=dict)
     """Rows that commits changed since it began."""
 
@@ -215,39 +216,45 @@ class KeyedFiles:
         return durable
 
     def advance(self, rows_of: Callable[[int], Iterator[Rows]], changed: Rows) -> bool:
-        """Read a piece of the snapshot that is due, if one is; return whether it can be written: call `snapshot`.
+        """Write a piece of the snapshot that is due, if one is; return whether it has all ranges: call `snapshot`.
 
         Args:
             rows_of: Returns the rows of a range, in parts; each step reads what is there then.
             changed: Rows of the commit since the last call, which `rows_of` shows.
+
+        Raises:
+            OSError: it could not be written.
         """
         making = self._making
         if making is None:
             if self._owed < self._snapshot_bytes_min:
                 return False
             making = _Making(self._next, self._next, rows_of(self._next), self._owed)
+            self._files.begin_snapshot(_layout_of(making))
             self._making = making
         else:
             making.changed |= changed
         # More than what was changed meanwhile, so that the snapshot catches up with what is owed.
-        rest = max(self._snapshot_bytes_min // _PIECES, 2 * (self._owed - making.owed))
+        shortest = self._snapshot_bytes_min // _PIECES
+        rest = max(shortest, 2 * (self._owed - making.owed))
         making.owed = self._owed
         while rest > 0:
             rows = next(making.rows, None)
             if rows is None:
+                rest -= shortest // _RANGES_PER_PIECE
                 making.end += 1
                 if making.end == RANGES or making.size >= self._owed:
                     return True
                 making.rows = rows_of(making.end)
                 continue
             part = new_frame(rows)
-            making.parts.append(part)
+            self._files.add_to_snapshot(part)
             making.size += len(part.rows)
             rest -= len(part.rows)
         return False
 
     def snapshot(self, others: Rows, last: KeyedFrame) -> None:
-        """Write the snapshot that `advance` has read, and remove what nothing rests on any more.
+        """End the snapshot that `advance` has written, and remove what nothing rests on any more.
 
         Args:
             others: The rows that are of no range.
@@ -261,7 +268,7 @@ class KeyedFiles:
         """
         making, self._making = self._making, None
         assert making is not None, "it was read"
-        begin, end, parts = making.begin, making.end, making.parts
+        begin, end = making.begin, making.end
         # A part may be of before some commits; with the rows that these changed it is as of the last one.
         later = {
             name: row
@@ -270,10 +277,9 @@ class KeyedFiles:
             and begin <= group // GROUPS_PER_RANGE < end
         }
         if later:
-            parts.append(new_frame(later))
-        last = new_frame(others, last.number, last.checkpoint, last.segments)
-        layout = KeyedLayout(_VERSION, begin, end)
-        length = self._files.snapshot(layout, iter((*parts, last)), number=last.number)
+            self._files.add_to_snapshot(new_frame(later))
+        self._files.add_to_snapshot(new_frame(others, last.number, last.checkpoint, last.segments))
+        length = self._files.end_snapshot(number=last.number, layout=_layout_of(making))
         file = self._files.present[-1]
         self._newest[begin:end] = [file] * (end - begin)
         self._next = end % RANGES
@@ -336,6 +342,11 @@ class KeyedFiles:
                 f"commit {frame.number} has a row {stranger!r:.80}, which no store records",
             )
         return rows
+
+
+def _layout_of(making: _Making) -> KeyedLayout:
+    """Return the first frame of a snapshot: of the same length, however many ranges there are."""
+    return KeyedLayout(_VERSION, making.begin, making.end)
 
 
 def _unpacked(content: bytes) -> bytes:

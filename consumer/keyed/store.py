@@ -741,12 +741,11 @@ class KeyedStore:
         index.apply(rows, index.number + 1, checkpoint.checkpoint, checkpoint.new_segments)
 
     def _tidy(self, change: _Change) -> None:
-        if not self._files.advance(self._rows_of_range, change.rows):
-            return
         index = self._committed()
-        last = KeyedFrame(index.number, index.checkpoint, dict(index.segments))
         try:
-            self._files.snapshot(index.others(), last)
+            if self._files.advance(self._rows_of_range, change.rows):
+                last = KeyedFrame(index.number, index.checkpoint, dict(index.segments))
+                self._files.snapshot(index.others(), last)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot write a snapshot: {error}") from error
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from broadsheet.consumer.errors import UnsupportedSpecError
 from broadsheet.consumer.recoverylog.follower import StandbyFollower
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.runtime.file_removal import remove_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,6 @@ def remove_if_there(recorder: FileRecorder | None, directory: Path, name: str) -
     """Remove a file that an earlier life left unfinished, here and in the log."""
     path = directory / name
     if path.exists():
-        path.unlink()
+        remove_file(path)
         if recorder is not None:
             recorder.remove(recorded_path(name))

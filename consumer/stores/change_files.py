@@ -1,6 +1,6 @@
 """Files of a store that records what each commit changed: snapshots, and the commits that follow them.
 
-    snapshot-{n}    rows as of commit n, and its checkpoint; written beside and renamed
+    snapshot-{n}    rows as of commit n, and its checkpoint; written beside, all at once or between commits, and renamed
     changes-{n}     the commits n + 1, n + 2, …: each is one frame with the rows that it changed, and its checkpoint
 
 A file is a sequence of frames; the first one is the layout, which describes the rows of the others:
@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import google_crc32c
@@ -28,14 +29,13 @@ import msgspec
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.recoverylog.local_state import (
     LocalState,
-    record_file,
     record_write,
     recorded_path,
     remove_if_there,
 )
 from broadsheet.consumer.stores.settled_files import settle, sync_directory
 from broadsheet.consumer.stores.store_record import StoreFiles, StoreKind
-from broadsheet.runtime.file_sync import sync_content
+from broadsheet.runtime.file_sync import begin_write_back, sync_content
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.runtime.private_directory import FILE_MODE
 
@@ -82,6 +82,15 @@ def since_newest_snapshot(found: Sequence[StoredFile]) -> Collection[StoredFile]
     return [each for each in found if each.number >= first]
 
 
+@dataclass(slots=True)
+class _NextSnapshot:
+    """A snapshot that is written."""
+
+    descriptor: int
+    layout_bytes: int = 0
+    length: int = 0
+
+
 class ChangeFiles(Generic[LayoutT, FrameT]):
     """Reads the files of a store when it opens, and writes them while it lives."""
 
@@ -124,6 +133,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         self._length = 0
         self._last = 0, 0
         """The last frame that was read: bytes [begin, end) of its file."""
+        self._next: _NextSnapshot | None = None
         self._closed = False
 
     def check(self) -> None:
@@ -235,7 +245,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         self._length += len(content)
         return self._recorder.barrier()
 
-    def snapshot(self, layout: LayoutT, frames: Iterator[FrameT], *, number: int) -> int:
+    def snapshot(self, layout: LayoutT, frames: Iterable[FrameT], *, number: int) -> int:
         """Write a snapshot as of a commit, and end the file of changes; return its length in bytes.
 
         Args:
@@ -246,24 +256,54 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         Raises:
             OSError: it could not be written.
         """
+        self.begin_snapshot(layout)
+        for frame in frames:
+            self.add_to_snapshot(frame)
+        return self.end_snapshot(number=number)
+
+    def begin_snapshot(self, layout: LayoutT) -> None:
+        """Begin a snapshot beside the files that count: commits may come until it ends.
+
+        Raises:
+            OSError: it could not be written.
+        """
         self._check_open()
-        file, length = _named("snapshot", number), 0
+        assert self._next is None, "one at a time"
+        framed = _framed(layout)
+        following = self._next = _NextSnapshot(self._created(_NEXT), len(framed))
+        if self._recorder is not None:
+            self._recorder.create(recorded_path(_NEXT))
+        self._write_next(following, 0, framed)
 
-        def written() -> Iterator[bytes]:
-            yield _framed(layout)
-            yield from map(_framed, frames)
+    def add_to_snapshot(self, frame: FrameT) -> None:
+        """Write the next frame of the snapshot that was begun.
 
-        descriptor = self._created(_NEXT)
-        try:
-            if self._recorder is None:
-                for content in written():
-                    _write(descriptor, content)
-                    length += len(content)
-                os.fsync(descriptor)
-            else:
-                length = record_file(self._recorder, _NEXT, _teed(descriptor, written()))
-        finally:
-            os.close(descriptor)
+        Raises:
+            OSError: it could not be written.
+        """
+        following = self._next
+        assert following is not None, "it was begun"
+        self._write_next(following, following.length, _framed(frame))
+
+    def end_snapshot(self, *, number: int, layout: LayoutT | None = None) -> int:
+        """Have the files rest on the snapshot as of a commit, and end the file of changes; return its length in bytes.
+
+        Args:
+            number: Of the commit; the last frame has it.
+            layout: In place of the one with which it began; as long as that.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        following, file = self._next, _named("snapshot", number)
+        assert following is not None, "it was begun"
+        if layout is not None:
+            framed = _framed(layout)
+            assert len(framed) == following.layout_bytes, "it takes the other one's place"
+            self._write_next(following, 0, framed)
+        if self._recorder is None:
+            os.fsync(following.descriptor)
+        self._close_next()
         (self._directory / _NEXT).replace(self._directory / file.name)
         if self._recorder is None:
             sync_directory(self._directory)
@@ -271,8 +311,24 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             self._recorder.rename(recorded_path(_NEXT), recorded_path(file.name))
         self._end_changes()
         self.present.append(file)
-        self.snapshot_bytes += length
-        return length
+        self.snapshot_bytes += following.length
+        return following.length
+
+    def _write_next(self, following: _NextSnapshot, offset: int, content: bytes) -> None:
+        os.lseek(following.descriptor, offset, os.SEEK_SET)
+        _write(following.descriptor, content)
+        following.length = max(following.length, offset + len(content))
+        if self._recorder is None:
+            # Its end waits until all of it is synced, and a commit waits for its end.
+            begin_write_back(following.descriptor, offset, len(content))
+        else:
+            record_write(self._recorder, _NEXT, offset, content)
+
+    def _close_next(self) -> None:
+        """Write no more of the next snapshot. If it has no other name by then, the next life removes it."""
+        following, self._next = self._next, None
+        if following is not None:
+            os.close(following.descriptor)
 
     def remove(self, files: Collection[StoredFile]) -> None:
         """Remove files that nothing rests on any more."""
@@ -293,6 +349,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         """Close the files; later calls fail. Idempotent."""
         self._closed = True
         self._end_changes()
+        self._close_next()
 
     def layout_of(self, file: StoredFile) -> LayoutT | None:
         """Return a file's layout; None if not even that is complete.
@@ -411,12 +468,6 @@ def _framed(body: RecordedLayout | RecordedFrame) -> bytes:
 
 def _named(kind: str, number: int) -> StoredFile:
     return StoredFile(number, kind == "changes", f"{kind}-{number:020}")
-
-
-def _teed(descriptor: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    for chunk in chunks:
-        _write(descriptor, chunk)
-        yield chunk
 
 
 def _write(descriptor: int, content: bytes) -> None:

@@ -43,7 +43,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> RecordedLog:
     """The log of a store whose snapshots went round some times."""
     subject = RecordedSubject(
         tmp_path_factory.mktemp("primary"),
-        new_store=lambda shard: KeyedStore(shard, index="memory", snapshot_bytes_min=2 << 10),
+        new_store=lambda shard: KeyedStore(shard, index="memory", snapshot_bytes_min=1 << 9),
         put=lambda *_: None,
         committed=lambda _: {},
     )

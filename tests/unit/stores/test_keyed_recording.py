@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from broadsheet.consumer.keyed.recording import RANGES, KeyedFiles, KeyedFrame, 
 from broadsheet.consumer.keyed.row_index import MemoryIndex, Rows
 from broadsheet.consumer.keyed.state_rows import META, STATE, TIMERS, group_bytes
 from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.testing.stores.recorded_log import RecordedChange, RecordedLog
 from broadsheet.wire.key_range import GROUPS
 
 PART = 50
@@ -51,6 +53,7 @@ def test_snapshot_is_read_in_short_pieces_and_is_as_of_its_commit(tmp_path: Path
     files.check()
     list(files.load())
     index, pieces, snapshots = Index(), list[int](), 0
+    written, begun = list[int](), tmp_path / "snapshot.next"
     for number in range(1, 400):
         # The first commit is most of the state, so that ranges are long; later ones change a few rows.
         changed: dict[bytes, bytes | None] = {
@@ -64,9 +67,10 @@ def test_snapshot_is_read_in_short_pieces_and_is_as_of_its_commit(tmp_path: Path
                 index.rows.pop(name, None)
             else:
                 index.rows[name] = value
-        before = index.read
+        before, size = index.read, begun.stat().st_size if begun.exists() else 0
         is_complete = files.advance(index.rows_of, changed)
         pieces.append(index.read - before)
+        written.append(begun.stat().st_size - size if begun.exists() else 0)
         if is_complete:
             snapshots += 1
             files.snapshot({}, KeyedFrame(number, b"", {}))
@@ -74,14 +78,92 @@ def test_snapshot_is_read_in_short_pieces_and_is_as_of_its_commit(tmp_path: Path
     assert snapshots >= 2
     # A piece is a sixteenth of what makes a snapshot due, and ends with a part. The first makes up for the whole state.
     assert max(pieces[1:]) <= 10 * PART
-    loaded: dict[bytes, bytes] = {}
-    for _, rows in KeyedFiles("shard", LocalState(tmp_path)).load(tidies=False):
-        for name, value in rows.items():
-            if value is None:
-                loaded.pop(name, None)
-            else:
-                loaded[name] = value
+    # What a piece reads it writes, too: nothing is left for the end.
+    assert [bool(each) for each in written] == [bool(each) for each in pieces]
+    _, loaded = _loaded(KeyedFiles("shard", LocalState(tmp_path)))
     assert loaded == index.rows
+
+
+def test_log_that_ends_anywhere_in_a_snapshot_has_all_commits(tmp_path: Path) -> None:
+    """A snapshot is on its way while commits come: wherever a log ends, its files load as of a commit, with all that
+    the log had confirmed; the next life removes what was begun, here and in the log, and writes its own.
+    """
+    log, states = RecordedLog(), [dict[bytes, bytes]()]
+    (tmp_path / "first").mkdir()
+    first = _files(tmp_path / "first", log)
+    confirmed = {0: 0}
+    for number, rows in enumerate(_commit(first, 1, 120), start=1):
+        states.append(rows)
+        confirmed[log.barriers[-1]] = number
+    kinds = [change.kind for change in log.changes if "snapshot" in change.path]
+    assert kinds.count("rename") > 2
+    # Most of a snapshot's writes come between commits.
+    assert kinds.count("write") > 10 * kinds.count("rename")
+
+    begun = 0
+    for count, files in log.cuts(is_whole=lambda _: True):
+        directory = files.write_to(tmp_path / f"cut-{count}")
+        numbers, loaded = _loaded(KeyedFiles("shard", LocalState(directory)))
+        least = max(number for barrier, number in confirmed.items() if barrier <= count)
+        last = max(numbers, default=0)
+        assert last >= least
+        assert loaded == states[last]
+        if "/snapshot.next" not in files.paths() or count % 7:
+            continue
+        begun += 1
+        after = RecordedLog()
+        after.files = files.copy()
+        for rows in _commit(_files(directory, after), last + 1, 30, loaded):
+            loaded = rows
+        assert after.changes[0] == RecordedChange("remove", "/snapshot.next")
+        _, replayed = _loaded(
+            KeyedFiles("shard", LocalState(after.replay(tmp_path / f"after-{count}")))
+        )
+        assert replayed == loaded
+    assert begun > 3
+
+
+def _files(directory: Path, log: RecordedLog) -> KeyedFiles:
+    return KeyedFiles("shard", LocalState(directory, log.recorder()), snapshot_bytes_min=2_000)
+
+
+def _commit(
+    files: KeyedFiles, first: int, commits: int, rows: dict[bytes, bytes] | None = None
+) -> Iterator[dict[bytes, bytes]]:
+    """Load, and commit changes of a few rows each; yield the rows as of each commit."""
+    files.check()
+    list(files.load())
+    index = Index()
+    index.rows = dict(rows or {})
+    for number in range(first, first + commits):
+        value = zlib.crc32(b"%d" % number).to_bytes(4) * 20
+        changed: dict[bytes, bytes | None] = {
+            row((number * 7 + each * 41) % 2_000): None if each == 9 and number % 3 == 0 else value
+            for each in range(10)
+        }
+        files.append(new_frame(changed, number))
+        for name, content in changed.items():
+            if content is None:
+                index.rows.pop(name, None)
+            else:
+                index.rows[name] = content
+        if files.advance(index.rows_of, changed):
+            files.snapshot({}, KeyedFrame(number, b"", {}))
+        yield dict(index.rows)
+    files.close()
+
+
+def _loaded(files: KeyedFiles) -> tuple[list[int], dict[bytes, bytes]]:
+    """Return the numbers of the commits that files have, and the rows as of the last."""
+    numbers, rows = list[int](), dict[bytes, bytes]()
+    for frame, changed in files.load(tidies=False):
+        numbers += [frame.number] if frame.number else []
+        for name, value in changed.items():
+            if value is None:
+                rows.pop(name, None)
+            else:
+                rows[name] = value
+    return numbers, rows
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ class MessageWriter:
             EndpointError: no broker could be reached.
         """
         ranges = []
+        divided: set[str] = set()
         while appends := self._publisher.take_appends():
             for append in appends:
                 unsent = self._buffered.pop(append.journal)
@@ -137,6 +138,12 @@ class MessageWriter:
                 except RegisterMismatchError as error:
                     if not is_divided(error.registers):
                         raise
+                    if append.journal in divided:
+                        raise JournalError(
+                            append.journal,
+                            "it is divided, and the part that took a message's key was deleted",
+                        ) from error
+                    divided.add(append.journal)
                     await self._publish_again(append, unsent)
         return ranges
 

@@ -23,10 +23,11 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.message.column_texts import Indices
+from broadsheet.journals.message.division import DividedJournals
 from broadsheet.journals.message.framing import LineFraming
 from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.security.tls import TlsConfig
-from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
 from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import TlsPaths
@@ -161,18 +162,34 @@ def publish_dataframe(
         if message_of is None
         else RowMessages(message_of)
     )
-    commit_target = CommitTarget(
-        access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
-        etcd=EtcdConfig(endpoints=target.etcd_endpoints),
-        root=target.root,
-        journals=SinkTarget(selector="", journals=target.journals),
-        retention_days=target.retention_days,
-    )
+    access = Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls))
     with LoopThread(name=f"publish-{publication}") as loop:
+        divided = loop.call(_divided_journals(access))
+        origins = divided.origins()
+        # Rows reach a part by way of the journal that it is a part of, so that keys keep their journals.
+        journals = tuple(
+            each for each in target.journals if origins.get(each) not in target.journals
+        )
+        commit_target = CommitTarget(
+            access=access,
+            etcd=EtcdConfig(endpoints=target.etcd_endpoints),
+            root=target.root,
+            journals=SinkTarget(
+                selector="", journals=(*journals, *sorted(divided.below(journals)))
+            ),
+            retention_days=target.retention_days,
+        )
         record = loop.call(committed_publication(commit_target, publication))
         # Under a name that is committed already, the tasks need not write again.
         if record is None:
-            attempts = _write_uncommitted(df, target, key=key, order_by=order_by, encoder=encoder)
+            plan = WritePlan(
+                access=access,
+                journals=journals,
+                mapping=ColumnMapping(key),
+                encoder=encoder,
+                divided=divided,
+            )
+            attempts = _write_uncommitted(df, plan, key=key, order_by=order_by)
             record = commit_target.record_of(attempts)
         return loop.call(commit_publication(commit_target, publication, record))
 
@@ -205,22 +222,24 @@ def journal_index(key: str, journal_count: int, *, name: str | None = None) -> C
     return found
 
 
+async def _divided_journals(access: Access) -> DividedJournals:
+    from broadsheet.spark_bridge.brokers import open_client
+
+    async with open_client(access) as client:
+        await client.learn_divided()
+        return client.divided
+
+
 def _write_uncommitted(
-    df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
+    df: DataFrame, plan: WritePlan, *, key: str, order_by: Sequence[str]
 ) -> list[CommitAttempt]:
     """Write the rows; return their acknowledgements, for a retried task those of the successful attempt."""
-    plan = WritePlan(
-        access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
-        journals=target.journals,
-        mapping=ColumnMapping(key),
-        encoder=encoder,
-    )
     # By place, because PySpark's mapInArrow takes a column's name for a path: a.b would be a field of a struct a.
     plain = {name: f"c{place}" for place, name in enumerate(df.columns)}
-    index = journal_index(plain[key], len(target.journals), name=key)
+    index = journal_index(plain[key], len(plan.journals), name=key)
     written = (
         df.toDF(*(plain[name] for name in df.columns))
-        .repartitionById(len(target.journals), index)
+        .repartitionById(len(plan.journals), index)
         .sortWithinPartitions(*(plain[name] for name in order_by))
         .mapInArrow(
             _TaskWriter(plan, df.columns),

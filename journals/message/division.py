@@ -95,17 +95,33 @@ class DividedJournals:
         """Return the journal that each part is a part of, by the part's name."""
         return {part.journal: journal for journal, parts in self.parts.items() for part in parts}
 
+    def below(self, journals: Iterable[str]) -> set[str]:
+        """Return the parts of journals, and the parts of these."""
+        found: set[str] = set()
+        left = list(journals)
+        while left:
+            names = {part.journal for part in self.parts.get(left.pop(), ())} - found
+            found |= names
+            left += names
+        return found
+
     def part_of(self, journal: str, key: bytes) -> str:
-        """Return the journal that takes a key now: the journal itself, if it is not divided."""
-        parts = self.parts.get(journal)
-        if parts is None:
+        """Return the journal that takes a key now: the journal itself, if it is not divided.
+
+        It is a divided one if the part that took the key was deleted; then it refuses what is published there.
+        """
+        if journal not in self.parts:
             return journal
         from broadsheet.wire.key_range import group_of
 
         group = group_of(key)
-        while parts is not None:
-            journal = next((each.journal for each in parts if group in each.owned), journal)
-            parts = self.parts.get(journal)
+        # No more often than there are divided journals: labels may name parts in a circle.
+        for _ in self.parts:
+            parts = self.parts.get(journal, ())
+            taking = next((each.journal for each in parts if group in each.owned), None)
+            if taking is None:
+                break
+            journal = taking
         return journal
 
     def mapped(

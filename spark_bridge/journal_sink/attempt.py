@@ -2,19 +2,24 @@
 
 Readers of committed messages see nothing of it until the driver acknowledges this very attempt. An attempt that fails,
 or that loses to a speculative copy, leaves bytes that are never acknowledged.
+
+A journal may be divided by key meanwhile. An attempt that has begun there ends there, for readers read it first; one
+that has not is refused, and its rows for that journal go to the parts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.journals.message.partitioning import stable_order
+from broadsheet.journals.message.division import UNDIVIDED, DividedJournals, is_divided
+from broadsheet.journals.message.partitioning import MappedJournal, stable_order
+from broadsheet.journals.message.plain_columns import taken
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.uuid import UUID_CHARACTERS, new_producer_id
 from broadsheet.runtime.interpreter import keep_freed_buffers
@@ -38,7 +43,7 @@ _APPEND_GROWTH = 4
 _WHOLE_BYTES_MAX = 8 << 20
 """Largest append in one message: brokers take 16 MiB, and a write does not wait for other appends of its client."""
 
-Chunk: TypeAlias = dict[str, list[bytes | memoryview]]
+Contents: TypeAlias = dict[str, list[bytes | memoryview]]
 """Content of one append to each journal."""
 
 
@@ -51,6 +56,8 @@ class WritePlan:
     journals: tuple[str, ...]
     mapping: RowMapping
     encoder: Encoder
+    divided: DividedJournals = field(default_factory=DividedJournals)
+    """Those of the journals that were divided before."""
     takes_content: bool = False
     """Whether the attempt tells the content of its rows, by which repeated micro-batches are compared."""
 
@@ -78,46 +85,91 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     ) as journals:
         chunk = await asyncio.to_thread(chunks.next)
         begun: set[str] = set()
-        while chunk:
+        messages = 0
+        while chunk.rows:
             # The next chunk is encoded while this one is appended.
             async with TaskGroup() as tasks:
-                appending = tasks.start_soon(_append(journals, chunk, begun), name="append")
-                chunk = await asyncio.to_thread(chunks.next)
-                await appending
-    return chunks.attempt()
+                appending = tasks.start_soon(
+                    _append(journals, chunk.contents, begun), name="append"
+                )
+                following = await asyncio.to_thread(chunks.next)
+                refused = await appending
+            while refused:
+                await _learn(journals, chunks.divided, refused)
+                moved = await asyncio.to_thread(chunks.move, chunk, refused)
+                # In this order, because a producer's messages are stamped in their order.
+                await asyncio.to_thread(chunks.move, following, refused)
+                refused = await _append(journals, moved, begun)
+            messages += sum(chunk.messages.values())
+            chunk = following
+    return chunks.attempt(begun, messages)
 
 
-async def _append(journals: JournalClient, chunk: Chunk, begun: set[str]) -> None:
-    """Append a chunk; the journals that took an earlier one are `begun`, and take the attempt to its end."""
+async def _append(journals: JournalClient, contents: Contents, begun: set[str]) -> list[str]:
+    """Append to each journal; return those that were divided before the attempt began there, and took nothing.
+
+    Those that took something are `begun`, and take the attempt to its end.
+    """
     from broadsheet.runtime.task_group import TaskGroup
 
     async with TaskGroup() as tasks:
-        for journal, content in chunk.items():
-            appending = _append_to(journals, journal, content, begins=journal not in begun)
-            tasks.start_soon(appending, name=f"append {journal}")
-    begun.update(chunk)
+        appends = {
+            journal: tasks.start_soon(
+                _takes(journals, journal, content, begins=journal not in begun),
+                name=f"append {journal}",
+            )
+            for journal, content in contents.items()
+        }
+        took = {journal: await append for journal, append in appends.items()}
+    begun.update(journal for journal, taken_there in took.items() if taken_there)
+    return [journal for journal, taken_there in took.items() if not taken_there]
 
 
-async def _append_to(
+async def _takes(
     journals: JournalClient, journal: str, content: list[bytes | memoryview], *, begins: bool
-) -> None:
-    """Append to a journal that must not have been divided before the attempt began there.
+) -> bool:
+    """Append to a journal; return False if it was divided before the attempt began there.
 
-    Raises:
-        PublishError: it was: shards read its parts behind its seal, and would read these rows out of order.
+    Shards read its parts behind its seal, and would read what is appended later out of order.
     """
     from broadsheet.journals.errors import RegisterMismatchError
-    from broadsheet.journals.message.division import UNDIVIDED, is_divided
 
     try:
         await journals.append(journal, content, check_registers=UNDIVIDED if begins else None)
     except RegisterMismatchError as error:
         if not is_divided(error.registers):
             raise
-        raise PublishError(
-            f"journal {journal} was divided by key (`shardctl journals split`), and takes no new rows; Spark's sink "
-            "does not divide rows among its parts. Publish them by a shard or a MessageWriter, or into another topic"
-        ) from error
+        return False
+    return True
+
+
+async def _learn(journals: JournalClient, divided: DividedJournals, refused: Iterable[str]) -> None:
+    """Learn the parts of journals that refused what was for them; not of those in which the attempt has begun.
+
+    Raises:
+        PublishError: no part takes what was refused.
+    """
+    for journal in refused:
+        found = None
+        if journal not in divided.parts:
+            await journals.learn_divided(journal)
+            found = journals.divided.parts.get(journal)
+        if not found:
+            raise PublishError(
+                f"journal {journal} was divided by key (`shardctl journals split`), and some rows have no part: apply "
+                "the parts again that were deleted, with the labels that they had"
+            )
+        divided.parts[journal] = found
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Rows that are encoded and appended at once."""
+
+    rows: list[pa.RecordBatch]
+    contents: Contents = field(default_factory=dict)
+    messages: dict[str, int] = field(default_factory=dict)
+    """In the content of each journal."""
 
 
 class _Chunks:
@@ -128,15 +180,15 @@ class _Chunks:
         self._plan = plan
         self._stamper = Stamper(new_producer_id())
         self._aim_bytes = _FIRST_APPEND_BYTES
-        self._messages = 0
         self._rows = 0
         """Rows encoded so far."""
         self._content = RowContent()
-        self._journals: set[str] = set()
+        self.divided = DividedJournals()
+        """Journals whose rows go to their parts: not those that are divided while the attempt appends there."""
+        self.divided.parts |= plan.divided.parts
 
-    def next(self) -> Chunk:
-        """Return the next chunk; empty at the end."""
-        chunk: Chunk = {}
+    def next(self) -> _Chunk:
+        """Return the next chunk; without rows at the end."""
         batches: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches:
@@ -145,30 +197,49 @@ class _Chunks:
                 size += batch.nbytes + batch.num_rows * UUID_CHARACTERS
             if size >= self._aim_bytes:
                 break
-        for rows in _joined(batches):
+        chunk = _Chunk(_joined(batches))
+        for rows in chunk.rows:
+            if self._plan.takes_content:
+                self._content += content_of_rows(rows)
             self._encode(rows, chunk)
+            self._rows += rows.num_rows
         self._aim_bytes = min(self._aim_bytes * _APPEND_GROWTH, _APPEND_BYTES_MAX)
-        self._journals.update(chunk)
         return chunk
 
-    def attempt(self) -> CommitAttempt:
-        """Return the acknowledgement of everything encoded."""
+    def move(self, chunk: _Chunk, refused: Collection[str]) -> Contents:
+        """Encode the rows of a chunk that were for refused journals for their parts; return these parts' contents."""
+        for journal in chunk.contents.keys() & set(refused):
+            del chunk.contents[journal]
+            del chunk.messages[journal]
+        # Rows whose part was deleted are still for the journal, which refuses them again.
+        targets = self.divided.below(refused).union(refused)
+        for rows in chunk.rows:
+            self._encode(rows, chunk, only=targets)
+        return {journal: chunk.contents[journal] for journal in chunk.contents.keys() & targets}
+
+    def attempt(self, journals: Collection[str], messages: int) -> CommitAttempt:
+        """Return the acknowledgement of all messages, given where they are."""
         return CommitAttempt(
-            messages=self._messages,
+            messages=messages,
             acknowledgement=self._plan.encoder.acknowledgement(
                 self._stamper.stamp_acknowledgement()
             ),
-            journals=tuple(sorted(self._journals)),
+            journals=tuple(sorted(journals)),
             content=self._content,
             producer=self._stamper.producer,
         )
 
-    def _encode(self, batch: pa.RecordBatch, chunk: Chunk) -> None:
-        """Add a batch's messages to a chunk."""
-        if self._plan.takes_content:
-            self._content += content_of_rows(batch)
-        journals = self._plan.journals
-        indices = self._plan.mapping.indices(batch, journals)
+    def _encode(
+        self, batch: pa.RecordBatch, chunk: _Chunk, only: Collection[str] | None = None
+    ) -> None:
+        """Add a batch's messages to a chunk; those for some journals, if these are given."""
+        journals, indices = self._places(batch)
+        if only is not None:
+            wanted = [index for index, journal in enumerate(journals) if journal in only]
+            kept = np.flatnonzero(np.isin(indices, wanted))
+            batch, indices = taken(batch, pa.array(kept)), indices[kept]
+            if not len(kept):
+                return
         # Stable, so that the rows of each journal keep their order.
         order = stable_order(indices) if len(journals) > 1 else None
         targets, stretches = _stretches_of(indices if order is None else indices[order])
@@ -179,10 +250,27 @@ class _Chunks:
             raise PublishError(
                 f"column {error.column}: {error.reason} (row {row} of a partition, counted from 0)"
             ) from error
-        self._rows += batch.num_rows
-        self._messages += sum(encoded.messages)
-        for target, content in zip(targets, encoded.contents, strict=True):
-            chunk.setdefault(journals[target], []).append(content)
+        for target, content, messages in zip(
+            targets, encoded.contents, encoded.messages, strict=True
+        ):
+            journal = journals[target]
+            chunk.contents.setdefault(journal, []).append(content)
+            chunk.messages[journal] = chunk.messages.get(journal, 0) + messages
+
+    def _places(self, batch: pa.RecordBatch) -> tuple[Sequence[str], Indices]:
+        """Return journals, and the index of each row's among them: parts in place of those that are divided."""
+        journals = self._plan.journals
+        indices = self._plan.mapping.indices(batch, journals)
+        divided = [index for index, each in enumerate(journals) if each in self.divided.parts]
+        if not divided:
+            return journals, indices
+        rows = np.flatnonzero(np.isin(indices, divided))
+        keys = self._plan.mapping.keys(taken(batch, pa.array(rows)))
+        choices = [MappedJournal(each, self._plan.encoder.content_type) for each in journals]
+        parts, places = self.divided.divide_choices(choices, indices[rows].tolist(), keys)
+        indices = indices.copy()
+        indices[rows] = np.asarray(places, dtype=np.int64) + len(journals)
+        return (*journals, *(each.journal for each in parts)), indices
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.types import AtomicType, StructType
 
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.partitioning import RULES, hashes_of
+from broadsheet.journals.message.partitioning import RULES, hashes_of, key_bytes_of
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.options import MODULO, WriteOptions
@@ -31,6 +31,10 @@ class RowMapping(Protocol):
         """
         ...
 
+    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+        """Return the key of each row, which chooses among the parts of a divided journal; None: it has none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OneJournal:
@@ -40,6 +44,11 @@ class OneJournal:
         """Return zeros."""
         del journals
         return np.zeros(rows.num_rows, dtype=np.int64)
+
+    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+        """Return None."""
+        del rows
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,10 @@ class ColumnMapping:
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return the index of each row's journal."""
         return key_indices(rows.column(self.key), journals, name=self.key, rule=self.rule)
+
+    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+        """Return the column's values as other publishers hash them."""
+        return key_bytes_of(rows.column(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,11 @@ class ApplicationMapping:
                 f"{found.min()} to {found.max()}"
             )
         return found.astype(np.int64)
+
+    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+        """Return None: the function tells no key."""
+        del rows
+        return None
 
 
 def mapping_for(options: WriteOptions, *, journal_count: int, schema: StructType) -> RowMapping:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from broadsheet.journals.message.division import DividedJournals
     from broadsheet.wire.journal_pb2 import LabelSet
 
 _log = structlog.get_logger()
@@ -71,25 +72,33 @@ async def plan_write(
 
     # A caller waits for a batch write, and may have misspelt the address; a query must outlast a broker's restart.
     patience_seconds = RESTART_SECONDS if takes_content else PATIENCE_SECONDS
-    target, labels = await _find_journals(options, patience_seconds=patience_seconds)
+    found = await _find_journals(options, patience_seconds=patience_seconds)
     plan = WritePlan(
         access=options.access,
-        journals=target.journals,
-        mapping=mapping_for(options, journal_count=len(target.journals), schema=schema),
-        encoder=encoder_for(value_of(labels, CONTENT_TYPE), schema, options, labels),
+        journals=found.journals,
+        mapping=mapping_for(options, journal_count=len(found.journals), schema=schema),
+        encoder=encoder_for(value_of(found.labels, CONTENT_TYPE), schema, options, found.labels),
+        divided=found.divided,
         takes_content=takes_content,
     )
-    return plan, target
+    return plan, found.target
 
 
-async def _find_journals(
-    options: WriteOptions, *, patience_seconds: float
-) -> tuple[SinkTarget, LabelSet]:
-    """Return the journals by name, and the labels of the first, which agrees with the others in those that matter.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The journals of a write."""
 
-    Parts of a divided journal that is selected, too, are none: keys keep their journals, and the divided one refuses.
-    """
+    journals: tuple[str, ...]
+    """By name. Parts of a divided journal that is selected, too, are none of them, so keys keep their journals."""
+    labels: LabelSet
+    """Of the first, which agrees with the others in those that matter."""
+    divided: DividedJournals
+    target: SinkTarget
+
+
+async def _find_journals(options: WriteOptions, *, patience_seconds: float) -> _Found:
     from broadsheet.journals.content.registry import registered
+    from broadsheet.journals.message.division import is_divided
     from broadsheet.journals.topic import undivided_roots
     from broadsheet.spark_bridge.brokers import open_client
     from broadsheet.wire.labels import CONTENT_TYPE, value_of, values_of
@@ -98,6 +107,8 @@ async def _find_journals(
     selector = parse_selector(options.selector)
     async with open_client(options.access, patience_seconds=patience_seconds) as client:
         listed = await client.list(selector)
+        if any(is_divided(found.spec.labels) for found in listed.journals):
+            await client.learn_divided()
     if not listed.journals:
         expected = (
             "a selector that matches journals; create them first, e.g. with shardctl journals apply"
@@ -118,12 +129,14 @@ async def _find_journals(
             expected = f"journals of one label {label}; {first} and {second} differ"
             raise OptionError("selector", expected, got=options.selector)
     cluster_id = listed.header.etcd.cluster_id
+    journals = tuple(spec.name for spec in specs)
     target = SinkTarget(
         selector=format_selector(selector),
-        journals=tuple(spec.name for spec in specs),
+        # Rows were written to the parts, too.
+        journals=(*journals, *sorted(client.divided.below(journals))),
         brokers=f"{cluster_id:x}" if cluster_id else "",
     )
-    return target, specs[0].labels
+    return _Found(journals, specs[0].labels, client.divided, target)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from broadsheet.journals.content.arrow import ARROW_STREAM, ArrowType
@@ -15,7 +16,9 @@ from broadsheet.journals.content.protobuf import PROTOBUF_FIXED, ProtobufType
 from broadsheet.journals.message.partitioning import MappedJournal, modulo_mapping
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats
+from broadsheet.wire.key_range import GROUPS, group_of
 from broadsheet.wire.shard_pb2 import Checkpoint
+from tests.support.dividing import divide
 from tests.support.published import ids_of, messages_of
 from tests.support.sink_queries import (
     SinkTopic,
@@ -142,6 +145,35 @@ def test_stream_every_row_once_over_restarts(
     _stream(spark, topic, tmp_path)
 
     assert ids_of(_read(topic)) == Counter(range(1500))
+
+
+def test_stream_goes_on_in_the_parts_of_a_journal_that_is_divided(
+    spark: SparkSession, services: Services, tmp_path: Path
+) -> None:
+    """One of two journals is divided between two runs of a query, of messages that hold many rows: the parts have
+    the rows of its keys, each part its own, and no key of the other journal moves.
+    """
+    topic = SinkTopic(services, content_type=ARROW_STREAM)
+    write_input_files(tmp_path / "input", 1, rows_per_file=500)
+    _stream(spark, topic, tmp_path)
+    parts = divide(topic.address, topic.journals[0], message_type=ArrowType())
+    write_input_files(tmp_path / "input", 2, rows_per_file=500)
+    _stream(spark, topic, tmp_path)
+
+    journals = (*topic.journals, *parts)
+    found = asyncio.run(messages_of(topic.address, journals, message_type=ArrowType()))
+    whole, other, low, high = [pa.concat_tables(_tables(each)).to_pylist() for each in found]
+    assert Counter(row["id"] for row in (*whole, *other, *low, *high)) == Counter(range(1_000))
+    assert {row["id"] < 500 for row in whole} == {True}
+    assert {row["id"] < 500 for row in other} == {True, False}
+    for rows, is_low in ((low, True), (high, False)):
+        assert {row["id"] < 500 for row in rows} == {False}
+        assert {group_of(row["key"].encode()) < GROUPS // 2 for row in rows} == {is_low}
+    assert {row["key"] for row in (*low, *high)} == {row["key"] for row in whole}
+
+
+def _tables(messages: list[Any]) -> list[pa.Table]:
+    return [pa.Table.from_batches([each.rows.select(["id", "key"])]) for each in messages]
 
 
 def test_stream_batch_that_spark_repeats_is_written_once(

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from broadsheet.journals.client import JournalClient
@@ -21,7 +23,10 @@ from broadsheet.journals.message.reader import read_batches, read_committed
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink.row_mapping import key_indices
 from broadsheet.spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
+from broadsheet.wire.key_range import GROUPS, group_of
+from tests.support.dividing import divide
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:
@@ -97,6 +102,30 @@ def test_publish_dataframe_every_row_once_in_order(
     for journal in read:
         assert [message["id"] for message in journal] == sorted(m["id"] for m in journal)
     assert not {m["key"] for m in read[0]} & {m["key"] for m in read[1]}
+
+
+def test_publish_dataframe_rows_of_a_divided_journal_go_to_its_parts(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """The caller names the parts, too, as in a listing: no key of the other journal moves. A second publication of the
+    name, by a caller who names the first journals alone, is the same.
+    """
+    parts = divide(target.broker_address, target.journals[0], is_told=True)
+    whole = replace(target, journals=(*target.journals, *parts))
+    for to in (whole, target):
+        published = publish_dataframe(
+            _rows(spark), to, publication="one", key="key", order_by=["id"]
+        )
+        assert published.messages == ROWS
+    _, other, *halves = _read(whole, committed=True)
+
+    assert _ids([other, *halves]) == Counter(range(ROWS))
+    for journal in (other, *halves):
+        assert [message["id"] for message in journal] == sorted(m["id"] for m in journal)
+    mapped = key_indices(pa.array([m["key"] for m in other]), target.journals, name="key")
+    assert set(mapped.tolist()) == {1}
+    groups = [{group_of(m["key"].encode()) < GROUPS // 2 for m in half} for half in halves]
+    assert groups == [{True}, {False}]
 
 
 def test_publish_dataframe_names_with_dots_and_backticks_are_columns(

@@ -13,15 +13,27 @@ from broadsheet.consumer.client import ElasticClient
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.content.json import NDJSON, JsonType
-from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.content.registry import framing_for
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.division import DIVIDED
 from broadsheet.journals.message.partitioning import MappedJournal, field_key, modulo_mapping
 from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.uuid import Flags, MessageClock, build_uuid, new_producer_id
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.wire.labels import CONTENT_TYPE, PUBLISHERS, PUBLISHERS_CHECKED, label_set
+from broadsheet.wire.key_range import GROUPS, KeyRange, range_labels
+from broadsheet.wire.labels import (
+    CONTENT_TYPE,
+    PUBLISHERS,
+    PUBLISHERS_CHECKED,
+    SPLIT_OF,
+    label_set,
+    union,
+)
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, Producer, committed
+from tests.support.spark import make_journals
 from tests.support.tally import JsonTally
 
 SOURCE, MIDDLE, OUTPUT = "test/source", "test/middle", "test/output"
@@ -135,3 +147,46 @@ async def check_passed(journals: JournalClient, sent: Counter[str]) -> dict[str,
     for key, found in numbers.items():
         assert found == sorted(set(found)), f"{key} came twice, or out of order: {found}"
     return keys
+
+
+def divide(
+    address: str,
+    journal: str,
+    at: int = GROUPS // 2,
+    *,
+    message_type: MessageType = _JSON,
+    is_told: bool = False,
+) -> tuple[str, str]:
+    """Divide a journal as a member does, with no reader to wait for; return its parts.
+
+    Args:
+        address: A broker.
+        journal: Its name.
+        at: First group of the second part.
+        message_type: Of its messages.
+        is_told: Label the journal in the end, by which others learn of it before they are refused.
+    """
+    ranges = (KeyRange(0, at), KeyRange(at, GROUPS))
+    names = [f"{journal}-{owned.begin:04x}" for owned in ranges]
+    for name, owned in zip(names, ranges, strict=True):
+        labels = {SPLIT_OF: journal, **dict(range_labels(owned))}
+        make_journals(address, [name], content_type=message_type.content_type, labels=labels)
+
+    async def register() -> None:
+        async with JournalClient(address) as journals:
+            message = message_type.new_acknowledgement(journal)
+            uuid = build_uuid(new_producer_id(), MessageClock().tick(), Flags.ACK_TXN)
+            message_type.set_uuid(message, uuid)
+            framing = framing_for(message_type.content_type, journal=journal)
+            content = framing.frame(message_type.encode(message))
+            await journals.append(journal, content, union_registers=DIVIDED)
+            if is_told:
+                listed = await journals.get(journal)
+                listed.spec.labels.CopyFrom(union(listed.spec.labels, DIVIDED))
+                change = JournalApply.Change(
+                    upsert=listed.spec, expect_mod_revision=listed.mod_revision
+                )
+                await journals.apply([change])
+
+    asyncio.run(register())
+    return names[0], names[1]

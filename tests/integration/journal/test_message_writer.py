@@ -13,6 +13,7 @@ from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     ContentTypeError,
+    JournalError,
     JournalNotFoundError,
     NoPartitionsError,
     PublishMessageError,
@@ -25,7 +26,8 @@ from broadsheet.journals.message_writer import MessageWriter
 from broadsheet.journals.topic import open_topic
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2 as pb
-from broadsheet.wire.labels import CONTENT_TYPE, label_set
+from broadsheet.wire.key_range import GROUPS, KeyRange, group_of, range_labels
+from broadsheet.wire.labels import CONTENT_TYPE, SPLIT_OF, label_set
 from tests.support.broker import journal_spec
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, refused
@@ -145,6 +147,29 @@ async def test_append_that_was_lost_before_its_journal_was_divided_is_not_repeat
     assert b'"n":1' in message
     assert b'"n"' not in rollback, "readers drop what may have come"
     assert rest == b""
+
+
+async def test_message_whose_part_was_deleted_is_refused(journals: JournalClient) -> None:
+    """A journal was divided, and only one of its parts is there: the keys of the other one are told, those of this one
+    are published.
+    """
+    part = "topic/part-000-0000"
+    await _declare(journals, "topic/part-000")
+    owned = dict(range_labels(KeyRange(0, GROUPS // 2)))
+    await _declare(journals, part, **{SPLIT_OF: "topic/part-000", **owned})
+    await journals.append("topic/part-000", b'{"key":"before"}\n', union_registers=DIVIDED)
+    mapping = modulo_mapping(field_key("key"), lambda: [MappedJournal("topic/part-000", NDJSON)])
+    taken = next(key for key in map(str, range(99)) if group_of(key.encode()) < GROUPS // 2)
+    lost = next(key for key in map(str, range(99)) if group_of(key.encode()) >= GROUPS // 2)
+    writer = MessageWriter(journals)
+
+    writer.publish(mapping, {"key": taken}, JSON)
+    await writer.flush()
+    writer.publish(mapping, {"key": lost}, JSON)
+    with pytest.raises(JournalError, match=r"topic/part-000 .*the part .* was deleted"):
+        await writer.flush()
+
+    assert await _shown(journals, part) == [{"key": taken}]
 
 
 async def test_topic_maps_as_an_application_does(journals: JournalClient) -> None:

@@ -5,30 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import cloudpickle
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructType
 
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.division import DIVIDED
-from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink import batch_writer, stream_writer
-from broadsheet.spark_bridge.journal_sink.row_mapping import key_indices
-from broadsheet.wire.labels import SPLIT_OF
-from tests.support.journal_writers import JournalWriter
 from tests.support.published import ids_of, messages_of
 from tests.support.spark import make_journals
+from tests.support.spark_tasks import micro_batch, sent
 
 pytestmark = pytest.mark.etcd
 
@@ -63,23 +54,6 @@ def _batches(ids: Sequence[int], *, null: bool = False) -> Iterator[pa.RecordBat
         yield pa.record_batch({"id": pa.array([None], pa.int64())})
 
 
-def _sent(thing: T) -> T:
-    """Return what arrives in another process."""
-    arrived: T = cloudpickle.loads(cloudpickle.dumps(thing))
-    return arrived
-
-
-@contextmanager
-def _micro_batch(query: str, batch: int) -> Iterator[None]:
-    """Let this process be a task of a micro-batch."""
-    properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
-    with pytest.MonkeyPatch.context() as patch:
-        # Spark makes contexts itself, in its own workers.
-        context = SimpleNamespace(getLocalProperty=properties.get)
-        patch.setattr(TaskContext, "get", lambda: context)
-        yield
-
-
 async def _committed(options: Mapping[str, str]) -> Counter[int]:
     return ids_of(await messages_of(options["address"], JOURNALS))
 
@@ -95,9 +69,9 @@ async def test_batch_writer_publishes_what_the_chosen_attempts_wrote(
 
     def write() -> None:
         writer = batch_writer(options, SCHEMA, overwrite=False)
-        tasks = [_sent(writer).write(_batches(ids)) for ids in (range(10), range(10, 20))]
-        _sent(writer).write(_batches(range(10)))  # an attempt that lost
-        _sent(writer).commit([*map(_sent, tasks), None])
+        tasks = [sent(writer).write(_batches(ids)) for ids in (range(10), range(10, 20))]
+        sent(writer).write(_batches(range(10)))  # an attempt that lost
+        sent(writer).commit([*map(sent, tasks), None])
 
     await _elsewhere(write)
 
@@ -110,7 +84,7 @@ async def test_batch_writer_finishes_a_name_that_is_committed(options: Mapping[s
 
     def write() -> None:
         writer: Any = batch_writer({**options, "publication": "p"}, SCHEMA, overwrite=False)
-        writer.commit([_sent(writer).write(_batches(range(10)))])
+        writer.commit([sent(writer).write(_batches(range(10)))])
 
     await _elsewhere(write)
     await _elsewhere(write)
@@ -127,7 +101,7 @@ async def test_batch_writer_fails_on_the_driver_for_rows_that_no_attempt_can_wri
     def write() -> None:
         writer = batch_writer(options, SCHEMA, overwrite=False)
         messages: list[WriterCommitMessage | None] = [
-            _sent(writer.write(_batches(range(10), null=null))) for null in (False, True)
+            sent(writer.write(_batches(range(10), null=null))) for null in (False, True)
         ]
         with pytest.raises(PublishError, match=r"column id: .* is null.*Nothing was published"):
             writer.commit(messages)
@@ -144,9 +118,9 @@ async def test_stream_writer_commits_each_batch_of_a_query_once(
     """Two batches, the second of which is run again after its commit; another query's first batch is another one."""
 
     def run(query: str, batch: int, ids: range) -> None:
-        with _micro_batch(query, batch):
-            message = _sent(stream_writer(options, SCHEMA, overwrite=False)).write(_batches(ids))
-        stream_writer(options, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+        with micro_batch(query, batch):
+            message = sent(stream_writer(options, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(options, SCHEMA, overwrite=False).commit([sent(message)], batch)
 
     for query, batch, ids in (
         ("q", 0, range(10)),
@@ -160,38 +134,6 @@ async def test_stream_writer_commits_each_batch_of_a_query_once(
     assert await _written(options) == 30
 
 
-async def test_stream_writer_takes_parts_of_a_divided_journal_for_none_of_its_journals(
-    options: Mapping[str, str],
-) -> None:
-    """A journal is divided while a query runs: the keys of the other one stay where they are, its own are refused.
-
-    Why: the selector matches the parts, too, and keys were mapped over them as over any journals.
-    """
-    parts = [f"{JOURNALS[0]}-0000", f"{JOURNALS[0]}-0800"]
-    indices = key_indices(pa.array(range(100), pa.int64()), JOURNALS, name="id").tolist()
-    stay = [number for number, index in enumerate(indices) if index == 1]
-
-    def run(batch: int, ids: Sequence[int]) -> None:
-        with _micro_batch("q", batch):
-            message = _sent(stream_writer(options, SCHEMA, overwrite=False)).write(_batches(ids))
-        stream_writer(options, SCHEMA, overwrite=False).commit([_sent(message)], batch)
-
-    await _elsewhere(lambda: run(0, range(10)))
-    await _elsewhere(
-        lambda: make_journals(options["address"], parts, labels={SPLIT_OF: JOURNALS[0]})
-    )
-    async with JournalClient(options["address"]) as journals:
-        other = JournalWriter(options["address"], JOURNALS[0]).line(Flags.ACK_TXN)
-        await journals.append(JOURNALS[0], other, union_registers=DIVIDED)
-
-    await _elsewhere(lambda: run(1, stay))
-    with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} was divided"):
-        await _elsewhere(lambda: run(2, range(100)))
-
-    assert await _committed(options) == Counter([*range(10), *stay])
-    assert ids_of(await messages_of(options["address"], parts, committed=False)) == Counter()
-
-
 async def test_stream_writers_of_a_copied_checkpoint_publish_into_their_own_journals(
     options: Mapping[str, str],
 ) -> None:
@@ -202,9 +144,9 @@ async def test_stream_writers_of_a_copied_checkpoint_publish_into_their_own_jour
 
     def run(journal: str, batch: int, ids: range) -> None:
         own = {**options, "selector": f"name={journal}"}
-        with _micro_batch("q", batch):
-            message = _sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
-        stream_writer(own, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+        with micro_batch("q", batch):
+            message = sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(own, SCHEMA, overwrite=False).commit([sent(message)], batch)
 
     for journal, batch, ids in (
         (JOURNALS[0], 0, range(10)),
@@ -230,9 +172,9 @@ async def test_stream_writer_of_a_copied_checkpoint_fails_for_other_rows(
 
     def run(selector: str, batch: int, ids: range) -> None:
         own = {**options, "selector": selector}
-        with _micro_batch("q", batch):
-            message = _sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
-        stream_writer(own, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+        with micro_batch("q", batch):
+            message = sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(own, SCHEMA, overwrite=False).commit([sent(message)], batch)
 
     for batch in range(2):
         await _elsewhere(lambda batch=batch: run("name:prefix=sink/", batch, range(10)))  # type: ignore[misc]
@@ -255,7 +197,7 @@ async def test_stream_writer_abort_leaves_nothing_visible(options: Mapping[str, 
 
     def run(batch: int, *, commit: bool) -> None:
         writer = stream_writer(options, SCHEMA, overwrite=False)
-        with _micro_batch("q", batch):
+        with micro_batch("q", batch):
             message = writer.write(_batches(range(10)))
         if commit:
             writer.commit([message], batch)

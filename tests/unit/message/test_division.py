@@ -74,6 +74,28 @@ def test_key_of_a_divided_journal_goes_into_the_innermost_part_of_its_group() ->
             assert found.journal == _expected(mapped.journal, key)
 
 
+def test_key_whose_part_was_deleted_is_for_the_divided_journal() -> None:
+    """It refuses what is published there; to search for another part would never end."""
+    divided = _divided()
+    divided.learn([_part("test/a-0000", "test/a", 0, 0x800)], divided="test/a")
+    for key in KEYS:
+        lost = group_of(key.encode()) >= 0x800
+        assert divided.part_of("test/a", key.encode()) == ("test/a" if lost else "test/a-0000")
+
+
+def test_parts_that_name_each_other_as_the_whole_end_the_search() -> None:
+    """Nothing that we write labels journals so; somebody's file may."""
+    divided = DividedJournals()
+    divided.learn(
+        [
+            _part("test/a", "test/b", 0, 0x1000, (SPLIT_EPOCH, "1")),
+            _part("test/b", "test/a", 0, 0x1000, (SPLIT_EPOCH, "1")),
+        ]
+    )
+    assert divided.part_of("test/a", b"key") in ("test/a", "test/b")
+    assert divided.below(["test/a"]) == {"test/a", "test/b"}
+
+
 def test_rows_go_where_single_messages_go() -> None:
     """A column of keys and the keys one by one choose the same parts."""
     one, rows = (Publisher(MessageClock(), 1, divided=_divided()) for _ in range(2))

@@ -165,20 +165,9 @@ def publish_dataframe(
     access = Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls))
     with LoopThread(name=f"publish-{publication}") as loop:
         divided = loop.call(_divided_journals(access))
-        origins = divided.origins()
         # Rows reach a part by way of the journal that it is a part of, so that keys keep their journals.
-        journals = tuple(
-            each for each in target.journals if origins.get(each) not in target.journals
-        )
-        commit_target = CommitTarget(
-            access=access,
-            etcd=EtcdConfig(endpoints=target.etcd_endpoints),
-            root=target.root,
-            journals=SinkTarget(
-                selector="", journals=(*journals, *sorted(divided.below(journals)))
-            ),
-            retention_days=target.retention_days,
-        )
+        journals = divided.roots(target.journals)
+        commit_target = _commit_target(access, target, journals, divided)
         record = loop.call(committed_publication(commit_target, publication))
         # Under a name that is committed already, the tasks need not write again.
         if record is None:
@@ -190,6 +179,9 @@ def publish_dataframe(
                 divided=divided,
             )
             attempts = _write_uncommitted(df, plan, key=key, order_by=order_by)
+            # Tasks, also those of another program, may have learnt of parts that are younger than the plan.
+            divided = loop.call(_divided_journals(access))
+            commit_target = _commit_target(access, target, journals, divided)
             record = commit_target.record_of(attempts)
         return loop.call(commit_publication(commit_target, publication, record))
 
@@ -228,6 +220,19 @@ async def _divided_journals(access: Access) -> DividedJournals:
     async with open_client(access) as client:
         await client.learn_divided()
         return client.divided
+
+
+def _commit_target(
+    access: Access, target: PublishTarget, journals: tuple[str, ...], divided: DividedJournals
+) -> CommitTarget:
+    whole = SinkTarget(selector="", journals=(*journals, *sorted(divided.below(journals))))
+    return CommitTarget(
+        access=access,
+        etcd=EtcdConfig(endpoints=target.etcd_endpoints),
+        root=target.root,
+        journals=whole,
+        retention_days=target.retention_days,
+    )
 
 
 def _write_uncommitted(

@@ -201,7 +201,7 @@ class KeyApi(keys_pb2_grpc.KeyServiceServicer):
         if not behind <= self._looked_up:
             await self._journals.learn_divided()
             self._looked_up |= behind
-        return self._journals.divided.origins()
+        return self._journals.divided.origins
 
 
 def _same(one: KeyTable, other: KeyTable) -> bool:

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping as MappingOf, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from broadsheet.journals.message.partitioning import MappedJournal, Mapping
 from broadsheet.wire.journal_pb2 import JournalSpec, LabelSet
 from broadsheet.wire.labels import (
@@ -34,6 +36,7 @@ from broadsheet.wire.labels import (
 )
 
 if TYPE_CHECKING:
+    from broadsheet.journals.message.column_texts import Indices
     from broadsheet.wire.key_range import KeyRange
 
 UNDIVIDED: Final = selector(exclude=label_set((SPLIT_EPOCH, "")))
@@ -70,6 +73,8 @@ class DividedJournals:
         """Know of none."""
         self.parts: dict[str, tuple[JournalPart, ...]] = {}
         """The parts of each, by its name. Read on any thread."""
+        self.origins: dict[str, str] = {}
+        """The journal that each part is a part of, by the part's name; also of journals that are to be divided."""
 
     def learn(self, specs: Iterable[JournalSpec], *, divided: str = "") -> None:
         """Learn from specs: of parts, and of journals that are labelled as divided.
@@ -88,21 +93,32 @@ class DividedJournals:
             if parent := value_of(spec.labels, SPLIT_OF):
                 part = JournalPart(spec.name, key_range_of(spec.labels))
                 by_parent.setdefault(parent, []).append(part)
+        for parent, parts in by_parent.items():
+            self.origins.update((part.journal, parent) for part in parts)
         for name in names & by_parent.keys():
             self.parts[name] = tuple(sorted(by_parent[name], key=_begin))
 
-    def origins(self) -> dict[str, str]:
-        """Return the journal that each part is a part of, by the part's name."""
-        return {part.journal: journal for journal, parts in self.parts.items() for part in parts}
+    def adopt(self, journal: str, others: DividedJournals) -> None:
+        """Learn the parts of one journal that others know to be divided.
+
+        Raises:
+            KeyError: they do not.
+        """
+        parts = others.parts[journal]
+        self.origins.update((part.journal, journal) for part in parts)
+        self.parts[journal] = parts
+
+    def roots(self, journals: Sequence[str]) -> tuple[str, ...]:
+        """Return journals without the parts of others among them: publishers reach those by way of these."""
+        return tuple(each for each in journals if self.origins.get(each) not in journals)
 
     def below(self, journals: Iterable[str]) -> set[str]:
         """Return the parts of journals, and the parts of these."""
         found: set[str] = set()
-        left = list(journals)
+        left = set(journals)
         while left:
-            names = {part.journal for part in self.parts.get(left.pop(), ())} - found
-            found |= names
-            left += names
+            left = {part for part, origin in self.origins.items() if origin in left} - found
+            found |= left
         return found
 
     def part_of(self, journal: str, key: bytes) -> str:
@@ -114,7 +130,9 @@ class DividedJournals:
             return journal
         from broadsheet.wire.key_range import group_of
 
-        group = group_of(key)
+        return self._part_of_group(journal, group_of(key))
+
+    def _part_of_group(self, journal: str, group: int) -> str:
         # No more often than there are divided journals: labels may name parts in a circle.
         for _ in self.parts:
             parts = self.parts.get(journal, ())
@@ -141,29 +159,33 @@ class DividedJournals:
         return MappedJournal(self.part_of(mapped.journal, key), mapped.content_type)
 
     def divide_choices(
-        self,
-        choices: Sequence[MappedJournal],
-        indices: Sequence[int],
-        keys: Sequence[bytes] | None,
-    ) -> tuple[list[MappedJournal], list[int]]:
+        self, choices: Sequence[MappedJournal], indices: Indices, keys: Sequence[bytes] | None
+    ) -> tuple[list[MappedJournal], Indices]:
         """Return the choices of rows with divided journals replaced by their parts, and the index of each row's.
 
         Args:
             choices: Journals that were mapped to.
-            indices: Of each row's among them.
+            indices: Of each row's among them; shape (N,).
             keys: Of the rows; None: they were mapped without.
         """
+        from broadsheet.wire.key_range import GROUPS, group_of
+
+        groups: Indices | int = group_of(KEYLESS)
+        if keys is not None:
+            groups = np.fromiter(map(group_of, keys), dtype=np.int64, count=len(keys))
+        # Looked up once for each group of each journal, because rows are many.
+        codes = indices * GROUPS + groups
+        place_of = np.zeros(len(choices) * GROUPS, dtype=np.int64)
         found: dict[str, int] = {}
         divided: list[MappedJournal] = []
-        places = []
-        for row, index in enumerate(indices):
-            choice = choices[index]
-            name = self.part_of(choice.journal, KEYLESS if keys is None else keys[row])
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(place_of))).tolist():
+            index, group = divmod(code, GROUPS)
+            name = self._part_of_group(choices[index].journal, group)
             if name not in found:
                 found[name] = len(divided)
-                divided.append(MappedJournal(name, choice.content_type))
-            places.append(found[name])
-        return divided, places
+                divided.append(MappedJournal(name, choices[index].content_type))
+            place_of[code] = found[name]
+        return divided, place_of[codes]
 
 
 def _begin(part: JournalPart) -> int:

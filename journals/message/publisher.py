@@ -509,8 +509,7 @@ def _parts(
         keys = None
         if isinstance(mapping, KeyColumn):
             keys = key_bytes_of(rows.column(mapping.column))
-        choices, places_of = divided.divide_choices(choices, indices.tolist(), keys)
-        indices = np.asarray(places_of, dtype=np.int64)
+        choices, indices = divided.divide_choices(choices, indices, keys)
     order = stable_order(indices)
     bounds = np.cumsum(np.bincount(indices, minlength=len(choices)))
     begin = 0

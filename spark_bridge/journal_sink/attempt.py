@@ -150,16 +150,16 @@ async def _learn(journals: JournalClient, divided: DividedJournals, refused: Ite
         PublishError: no part takes what was refused.
     """
     for journal in refused:
-        found = None
-        if journal not in divided.parts:
+        # One that refuses rows of which it is known to be divided has no part for them.
+        is_new = journal not in divided.parts
+        if is_new:
             await journals.learn_divided(journal)
-            found = journals.divided.parts.get(journal)
-        if not found:
+        if not is_new or journal not in journals.divided.parts:
             raise PublishError(
                 f"journal {journal} was divided by key (`shardctl journals split`), and some rows have no part: apply "
                 "the parts again that were deleted, with the labels that they had"
             )
-        divided.parts[journal] = found
+        divided.adopt(journal, journals.divided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,8 @@ class _Chunks:
         self._content = RowContent()
         self.divided = DividedJournals()
         """Journals whose rows go to their parts: not those that are divided while the attempt appends there."""
-        self.divided.parts |= plan.divided.parts
+        for journal in plan.divided.parts:
+            self.divided.adopt(journal, plan.divided)
 
     def next(self) -> _Chunk:
         """Return the next chunk; without rows at the end."""
@@ -265,11 +266,11 @@ class _Chunks:
         if not divided:
             return journals, indices
         rows = np.flatnonzero(np.isin(indices, divided))
-        keys = self._plan.mapping.keys(taken(batch, pa.array(rows)))
+        keys = self._plan.mapping.keys(batch, rows)
         choices = [MappedJournal(each, self._plan.encoder.content_type) for each in journals]
-        parts, places = self.divided.divide_choices(choices, indices[rows].tolist(), keys)
+        parts, places = self.divided.divide_choices(choices, indices[rows], keys)
         indices = indices.copy()
-        indices[rows] = np.asarray(places, dtype=np.int64) + len(journals)
+        indices[rows] = places + len(journals)
         return (*journals, *(each.journal for each in parts)), indices
 
 

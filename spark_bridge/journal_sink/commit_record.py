@@ -46,7 +46,7 @@ class SinkTarget:
     selector: str
     """As `format_selector` writes it; empty if the journals were listed by the caller."""
     journals: tuple[str, ...]
-    """Journals that the selector selects now, and the parts of those that were divided by key."""
+    """Journals that the selector selects now, and the parts into which they are divided by key, or will be."""
     brokers: str = ""
     """Identity of the brokers' cluster, hexadecimal; empty if unknown."""
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import AtomicType, StructType
 
 from broadsheet.journals.message.column_texts import Indices
 from broadsheet.journals.message.partitioning import RULES, hashes_of, key_bytes_of
+from broadsheet.journals.message.plain_columns import taken
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.options import MODULO, WriteOptions
@@ -31,8 +32,12 @@ class RowMapping(Protocol):
         """
         ...
 
-    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
-        """Return the key of each row, which chooses among the parts of a divided journal; None: it has none."""
+    def keys(self, rows: pa.RecordBatch, places: Indices) -> list[bytes] | None:
+        """Return the keys of the rows at some places, which choose among the parts of a divided journal.
+
+        Returns:
+            None if they have none.
+        """
         ...
 
 
@@ -45,9 +50,9 @@ class OneJournal:
         del journals
         return np.zeros(rows.num_rows, dtype=np.int64)
 
-    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+    def keys(self, rows: pa.RecordBatch, places: Indices) -> list[bytes] | None:
         """Return None."""
-        del rows
+        del rows, places
         return None
 
 
@@ -63,9 +68,10 @@ class ColumnMapping:
         """Return the index of each row's journal."""
         return key_indices(rows.column(self.key), journals, name=self.key, rule=self.rule)
 
-    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+    def keys(self, rows: pa.RecordBatch, places: Indices) -> list[bytes] | None:
         """Return the column's values as other publishers hash them."""
-        return key_bytes_of(rows.column(self.key))
+        column = rows.select([self.key])
+        return key_bytes_of(taken(column, pa.array(places)).column(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,9 @@ class ApplicationMapping:
             )
         return found.astype(np.int64)
 
-    def keys(self, rows: pa.RecordBatch) -> list[bytes] | None:
+    def keys(self, rows: pa.RecordBatch, places: Indices) -> list[bytes] | None:
         """Return None: the function tells no key."""
-        del rows
+        del rows, places
         return None
 
 

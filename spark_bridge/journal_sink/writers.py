@@ -107,6 +107,7 @@ async def _find_journals(options: WriteOptions, *, patience_seconds: float) -> _
     selector = parse_selector(options.selector)
     async with open_client(options.access, patience_seconds=patience_seconds) as client:
         listed = await client.list(selector)
+        client.divided.learn(found.spec for found in listed.journals)
         if any(is_divided(found.spec.labels) for found in listed.journals):
             await client.learn_divided()
     if not listed.journals:
@@ -132,7 +133,7 @@ async def _find_journals(options: WriteOptions, *, patience_seconds: float) -> _
     journals = tuple(spec.name for spec in specs)
     target = SinkTarget(
         selector=format_selector(selector),
-        # Rows were written to the parts, too.
+        # Rows may be in the parts, too.
         journals=(*journals, *sorted(client.divided.below(journals))),
         brokers=f"{cluster_id:x}" if cluster_id else "",
     )

@@ -26,7 +26,7 @@ from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.row_mapping import key_indices
 from broadsheet.spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
 from broadsheet.wire.key_range import GROUPS, group_of
-from tests.support.dividing import divide
+from tests.support.dividing import close, divide, make_parts
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:
@@ -126,6 +126,45 @@ def test_publish_dataframe_rows_of_a_divided_journal_go_to_its_parts(
     assert set(mapped.tolist()) == {1}
     groups = [{group_of(m["key"].encode()) < GROUPS // 2 for m in half} for half in halves]
     assert groups == [{True}, {False}]
+
+
+def test_publish_dataframe_whose_tasks_learn_of_a_division_is_committed_in_the_parts(
+    spark: SparkSession, target: PublishTarget, tmp_path: Path
+) -> None:
+    """The parts are there when the job begins, and the caller lists them; their journal, and a part of it, are divided
+    before its task's first append. No key of the other journal moves, and the name stays that publication's.
+    """
+    address, journal = target.broker_address, target.journals[0]
+    low, high = make_parts(address, journal)
+    whole = replace(target, journals=(*target.journals, low, high))
+    mapped = key_indices(
+        pa.array([f"key-{id_ % 50}" for id_ in range(ROWS)]), target.journals, name="key"
+    ).tolist()
+    first = mapped.index(0)
+
+    def message_of(row: dict[str, Any]) -> dict[str, Any]:
+        # Rows are encoded before they are appended; refused ones are encoded again.
+        if row["id"] == first and not closed.exists():
+            closed.touch()
+            close(address, journal)
+            divide(address, low, GROUPS // 4)
+        return row
+
+    closed = tmp_path / "closed"
+    for to in (whole, target):
+        published = publish_dataframe(
+            _rows(spark), to, publication="one", key="key", order_by=["id"], message_of=message_of
+        )
+        assert published.messages == ROWS
+    parts = (f"{low}-0000", f"{low}-0400", high)
+    read = _read(replace(target, journals=(*target.journals, low, *parts)), committed=True)
+    none, other, divided, *taking = [[each for each in found if "id" in each] for found in read]
+
+    assert not none
+    assert not divided
+    assert all(taking)
+    assert _ids([other, *taking]) == Counter(range(ROWS))
+    assert {mapped[message["id"]] for message in other} == {1}
 
 
 def test_publish_dataframe_names_with_dots_and_backticks_are_columns(

@@ -166,11 +166,27 @@ def divide(
         message_type: Of its messages.
         is_told: Label the journal in the end, by which others learn of it before they are refused.
     """
+    parts = make_parts(address, journal, at, message_type=message_type)
+    close(address, journal, message_type=message_type, is_told=is_told)
+    return parts
+
+
+def make_parts(
+    address: str, journal: str, at: int = GROUPS // 2, *, message_type: MessageType = _JSON
+) -> tuple[str, str]:
+    """Make a journal's parts, which is the first step; return them."""
     ranges = (KeyRange(0, at), KeyRange(at, GROUPS))
-    names = [f"{journal}-{owned.begin:04x}" for owned in ranges]
-    for name, owned in zip(names, ranges, strict=True):
+    low, high = (f"{journal}-{owned.begin:04x}" for owned in ranges)
+    for name, owned in zip((low, high), ranges, strict=True):
         labels = {SPLIT_OF: journal, **dict(range_labels(owned))}
         make_journals(address, [name], content_type=message_type.content_type, labels=labels)
+    return low, high
+
+
+def close(
+    address: str, journal: str, *, message_type: MessageType = _JSON, is_told: bool = False
+) -> None:
+    """Have a journal refuse new publishers, and label it if others are told, which is the second step."""
 
     async def register() -> None:
         async with JournalClient(address) as journals:
@@ -189,4 +205,3 @@ def divide(
                 await journals.apply([change])
 
     asyncio.run(register())
-    return names[0], names[1]

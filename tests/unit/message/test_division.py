@@ -83,6 +83,19 @@ def test_key_whose_part_was_deleted_is_for_the_divided_journal() -> None:
         assert divided.part_of("test/a", key.encode()) == ("test/a" if lost else "test/a-0000")
 
 
+def test_parts_of_a_journal_that_is_not_divided_yet_are_known_as_such() -> None:
+    """They take no key, and are none of the journals that keys are mapped to."""
+    divided = DividedJournals()
+    divided.learn([_part("test/a-0000", "test/a", 0, 0x800), _part("test/c", "test/d", 0, 0x800)])
+    assert divided.roots(["test/a", "test/a-0000", "test/b", "test/c"]) == (
+        "test/a",
+        "test/b",
+        "test/c",
+    )
+    assert divided.below(["test/a", "test/b"]) == {"test/a-0000"}
+    assert divided.part_of("test/a", b"key") == "test/a"
+
+
 def test_parts_that_name_each_other_as_the_whole_end_the_search() -> None:
     """Nothing that we write labels journals so; somebody's file may."""
     divided = DividedJournals()

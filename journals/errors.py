@@ -102,6 +102,15 @@ class RegisterMismatchError(JournalError):
         self.registers = registers
 
 
+class PartMissingError(JournalError):
+    """A divided journal refused messages, because it has no part that takes their keys."""
+
+    problem = (
+        "is divided by key, and the part that took a message's key was deleted: apply it again, with the labels that "
+        "it had"
+    )
+
+
 class TransactionRolledBackError(JournalError):
     """An operator rolled this writer's transaction back: readers have dropped it. Publish it again as a new one."""
 

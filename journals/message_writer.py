@@ -30,7 +30,7 @@ from broadsheet.journals.content.message_type import MessageType
 from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
-    JournalError,
+    PartMissingError,
     RegisterMismatchError,
     TransactionRolledBackError,
 )
@@ -125,6 +125,7 @@ class MessageWriter:
         Raises:
             AppendOutcomeUnknownError: it is not known whether the messages of a journal are there.
             TransactionRolledBackError: an operator has rolled the transaction back in a journal.
+            PartMissingError: a journal is divided, and the part that took a key was deleted.
             JournalError: a journal refused them. Those of other journals may be there: see `published`.
             EndpointError: no broker could be reached.
         """
@@ -139,10 +140,7 @@ class MessageWriter:
                     if not is_divided(error.registers):
                         raise
                     if append.journal in divided:
-                        raise JournalError(
-                            append.journal,
-                            "it is divided, and the part that took a message's key was deleted",
-                        ) from error
+                        raise PartMissingError(append.journal) from error
                     divided.add(append.journal)
                     await self._publish_again(append, unsent)
         return ranges
@@ -152,7 +150,7 @@ class MessageWriter:
         journal = refused.journal
         await self._journals.learn_divided(journal)
         if journal not in self._journals.divided.parts:
-            raise JournalError(journal, "it is divided, and none of its parts was found")
+            raise PartMissingError(journal)
         for frame, (mapping, message_type) in zip(refused.content, unsent, strict=True):
             framing = framing_for(message_type.content_type, journal=journal)
             frames = framing.unframer(journal=journal, offset=0).feed(frame)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
-    JournalError,
+    PartMissingError,
     RegisterMismatchError,
 )
 from broadsheet.journals.message.batch import MessageType
@@ -126,6 +126,4 @@ class CommandAppender:
                 await self._journals.learn_divided(journal)
                 self._takes = self._journals.divided.part_of(journal, KEYLESS)
                 if self._takes == journal:
-                    raise JournalError(
-                        journal, "it is divided, and none of its parts was found"
-                    ) from error
+                    raise PartMissingError(journal) from error

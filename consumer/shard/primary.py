@@ -60,7 +60,7 @@ from broadsheet.consumer.shard.transaction_loop import (
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardWorker
 from broadsheet.journals.append_service import AppendService
-from broadsheet.journals.errors import RegisterMismatchError
+from broadsheet.journals.errors import PartMissingError, RegisterMismatchError
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.checkpoint import CHECKPOINT, read_through_of
 from broadsheet.journals.message.division import is_divided
@@ -307,25 +307,30 @@ class PrimaryAttempt:
         try:
             await self._serve(on_ready, take_over)
         except Exception as error:
-            cause = error
-            await self._learn_divided(error)
+            cause = await self._learn_divided(error)
         finally:
             # Also on cancellation, so that no caller waits for an answer that never comes.
             self.terminal.set_result(cause)
             await self._tear_down(cause)
         return cause
 
-    async def _learn_divided(self, error: Exception) -> None:
-        """If a journal refused us because it is divided, look its parts up: the next attempt publishes there."""
-        if isinstance(error, RegisterMismatchError) and is_divided(error.registers):
-            _log.info("publisher.journal_divided", shard=self._shard.id, journal=error.journal)
-            try:
-                await self._environment.journals.learn_divided(error.journal)
-            except ServiceError as unanswered:
-                # The next attempt is refused, too, and looks again.
-                _log.warning(
-                    "publisher.parts_unknown", journal=error.journal, cause=str(unanswered)
-                )
+    async def _learn_divided(self, error: Exception) -> Exception:
+        """If a journal refused us because it is divided, look its parts up: the next attempt publishes there.
+
+        Returns:
+            The cause to report: the error, or that a part is missing, which the next attempt will not find either.
+        """
+        if not isinstance(error, RegisterMismatchError) or not is_divided(error.registers):
+            return error
+        journals, journal = self._environment.journals, error.journal
+        _log.info("publisher.journal_divided", shard=self._shard.id, journal=journal)
+        try:
+            await journals.learn_divided(journal)
+        except ServiceError as unanswered:
+            # The next attempt is refused, too, and looks again.
+            _log.warning("publisher.parts_unknown", journal=journal, cause=str(unanswered))
+            return error
+        return PartMissingError(journal) if journals.divided.lacks_part(journal) else error
 
     def request_stop(self) -> bool:
         """Ask the running transaction to finish and the attempt to end; False if there is none: then cancel `run`."""

@@ -121,6 +121,19 @@ class DividedJournals:
             found |= left
         return found
 
+    def lacks_part(self, journal: str) -> bool:
+        """Tell whether some keys of a divided journal have no part: one was deleted."""
+        from broadsheet.wire.key_range import ALL_KEYS
+
+        siblings = self.parts.get(self.origins.get(journal, ""), ())
+        own = next((each.owned for each in siblings if each.journal == journal), ALL_KEYS)
+        at = own.begin
+        for part in self.parts.get(journal, ()):
+            if part.owned.begin > at:
+                return True
+            at = max(at, part.owned.end)
+        return at < own.end
+
     def part_of(self, journal: str, key: bytes) -> str:
         """Return the journal that takes a key now: the journal itself, if it is not divided.
 

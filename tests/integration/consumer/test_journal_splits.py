@@ -56,6 +56,7 @@ from tests.support.dividing import (
     SOURCE,
     check_passed,
     create_middle,
+    divide,
     relay,
     traffic,
     until_divided,
@@ -883,3 +884,36 @@ async def test_division_whose_leader_is_killed_at_a_step_is_done_by_another(
                 await eventually(lambda: sent.total() > at_seal + 200)
             by_journal = await check_passed(journals, sent)
             assert by_journal.keys() >= set(PARTS)
+
+
+async def test_publisher_whose_part_was_deleted_fails_and_says_so(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """The part is applied again, and the shard goes on: every message is published once."""
+    await create_middle(journals)
+    await asyncio.to_thread(divide, cluster.broker_address, MIDDLE, is_told=True)
+    part = await journals.get(PARTS[0])
+    deleting = JournalApply.Change(delete=PARTS[0], expect_mod_revision=part.mod_revision)
+    await journals.apply([deleting])
+    async with (
+        cluster.member("one", application=relay(cluster)) as one,
+        client_of(one) as client,
+    ):
+        await client.apply(upserts(shard(RELAY, SOURCE)))
+        await wait_for_primaries(client, RELAY)
+        await Producer(journals).publish(SOURCE, KEYS)
+
+        async def says() -> bool:
+            (listed,) = (await client.list()).shards
+            return any(
+                f"{MIDDLE} is divided" in text for each in listed.status for text in each.errors
+            )
+
+        await eventually(says)
+        await journals.apply([JournalApply.Change(upsert=part.spec, expect_mod_revision=0)])
+
+        async def published() -> bool:
+            found = [each for name in PARTS for each in await committed(journals, name)]
+            return sorted(each["key"] for each in found) == sorted(KEYS)
+
+        await eventually(published, timeout_seconds=60.0)

@@ -13,9 +13,9 @@ from broadsheet.journals.content.json import NDJSON, JsonType
 from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     ContentTypeError,
-    JournalError,
     JournalNotFoundError,
     NoPartitionsError,
+    PartMissingError,
     PublishMessageError,
 )
 from broadsheet.journals.message.division import DIVIDED
@@ -166,7 +166,7 @@ async def test_message_whose_part_was_deleted_is_refused(journals: JournalClient
     writer.publish(mapping, {"key": taken}, JSON)
     await writer.flush()
     writer.publish(mapping, {"key": lost}, JSON)
-    with pytest.raises(JournalError, match=r"topic/part-000 .*the part .* was deleted"):
+    with pytest.raises(PartMissingError, match=r"topic/part-000 .*the part .* was deleted"):
         await writer.flush()
 
     assert await _shown(journals, part) == [{"key": taken}]

@@ -81,6 +81,15 @@ def test_key_whose_part_was_deleted_is_for_the_divided_journal() -> None:
     for key in KEYS:
         lost = group_of(key.encode()) >= 0x800
         assert divided.part_of("test/a", key.encode()) == ("test/a" if lost else "test/a-0000")
+    assert divided.lacks_part("test/a")
+
+
+def test_part_that_is_missing_is_told_of_the_journal_that_lacks_it() -> None:
+    """The parts of a part need no other keys than its own."""
+    divided = _divided()
+    assert not any(divided.lacks_part(journal) for journal in divided.parts)
+    divided.learn([_part("test/a-0800-0800", "test/a-0800", 0x800, 0xC00)], divided="test/a-0800")
+    assert {journal for journal in divided.parts if divided.lacks_part(journal)} == {"test/a-0800"}
 
 
 def test_parts_of_a_journal_that_is_not_divided_yet_are_known_as_such() -> None:

@@ -36,6 +36,7 @@ from broadsheet.spark_bridge.journal_sink.commit import (
     CommitTarget,
     commit_publication,
     committed_publication,
+    require_not_rolled_back,
 )
 from broadsheet.spark_bridge.journal_sink.commit_record import (
     RETENTION_DAYS,
@@ -179,6 +180,7 @@ def publish_dataframe(
                 divided=divided,
             )
             attempts = _write_uncommitted(df, plan, key=key, order_by=order_by)
+            loop.call(require_not_rolled_back(commit_target, attempts))
             # Tasks, also those of another program, may have learnt of parts that are younger than the plan.
             divided = loop.call(_divided_journals(access))
             commit_target = _commit_target(access, target, journals, divided)
@@ -248,7 +250,8 @@ def _write_uncommitted(
         .sortWithinPartitions(*(plain[name] for name in order_by))
         .mapInArrow(
             _TaskWriter(plan, df.columns),
-            "messages long, acknowledgement binary, journals array<string>, producer long",
+            "messages long, acknowledgement binary, journals array<string>, producer long, "
+            "ended_at double",
         )
         .collect()
     )
@@ -258,6 +261,7 @@ def _write_uncommitted(
             acknowledgement=bytes(row.acknowledgement),
             journals=tuple(row.journals),
             producer=row.producer,
+            ended_at=row.ended_at,
         )
         for row in written
     ]
@@ -281,6 +285,7 @@ class _TaskWriter:
                 ("acknowledgement", pa.binary()),
                 ("journals", pa.list_(pa.string())),
                 ("producer", pa.int64()),
+                ("ended_at", pa.float64()),
             ]
         )
         row: dict[str, Any] = {
@@ -288,5 +293,6 @@ class _TaskWriter:
             "acknowledgement": attempt.acknowledgement,
             "journals": list(attempt.journals),
             "producer": attempt.producer,
+            "ended_at": attempt.ended_at,
         }
         yield pa.RecordBatch.from_pylist([row], schema=schema)

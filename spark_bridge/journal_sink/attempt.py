@@ -10,6 +10,7 @@ that has not is refused, and its rows for that journal go to the parts.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -228,6 +229,7 @@ class _Chunks:
             journals=tuple(sorted(journals)),
             content=self._content,
             producer=self._stamper.producer,
+            ended_at=time.time(),
         )
 
     def _encode(

@@ -50,7 +50,7 @@ from broadsheet.spark_bridge.journal_sink.commit_rules import (
 )
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 from broadsheet.spark_bridge.keys import publication_key
-from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.journal_pb2 import LabelSelector, LabelSet
 from broadsheet.wire.labels import selector
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _log = structlog.get_logger()
 
 ACKNOWLEDGE_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS = 0.5
+_SILENT_SECONDS = 30.0
+"""Age of an attempt above which an operator may have taken it for dead: rollbacks are refused for twice as long."""
 _PRUNE_EVERY_BATCHES = 1_000
 """Batches between two prunings by a query. It also prunes with its first batch, so that new queries clean up after
 abandoned ones.
@@ -149,6 +151,36 @@ async def committed_batch(target: CommitTarget, query: str, batch: int) -> Publi
 
     async with EtcdClient(target.etcd) as etcd:
         return await commit_store.load_batch(etcd, target.root, target.identity(query), batch)
+
+
+async def require_not_rolled_back(target: CommitTarget, attempts: Iterable[CommitAttempt]) -> None:
+    """Refuse to record attempts whose rows an operator has rolled back: only a part could be committed.
+
+    Raises:
+        PublishError: rows were rolled back in a journal.
+        ServiceError: a broker refused.
+    """
+    from broadsheet.runtime.task_group import TaskGroup
+    from broadsheet.spark_bridge.brokers import open_client
+
+    producers: dict[str, list[int]] = {}
+    for attempt in attempts:
+        if attempt.ended_at < time.time() - _SILENT_SECONDS:
+            for journal in attempt.journals:
+                producers.setdefault(journal, []).append(attempt.producer)
+    if not producers:
+        return
+    try:
+        async with open_client(target.access) as journals, TaskGroup() as tasks:
+            for journal, given in producers.items():
+                # An append of nothing tells whether its registers match.
+                append = journals.append(journal, b"", check_registers=_not_rolled_back(given))
+                tasks.start_soon(append, name=f"check {journal}")
+    except RegisterMismatchError as error:
+        raise PublishError(
+            f"journal {error.journal}: an operator has rolled rows back there before they were committed (`shardctl "
+            "journals roll-back`). Nothing was published: write them again"
+        ) from error
 
 
 async def commit_publication(
@@ -277,12 +309,14 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
     """Append a publication's acknowledgements, one append a journal; repeated ones do no harm.
 
     Raises:
-        PublishError: a journal does not exist any more, or an operator has rolled rows back there.
+        PublishError: a journal does not exist any more; or an operator has rolled rows back there, when the other
+            journals have theirs.
         ServiceError: a broker refused.
         TimeoutError: the brokers did not take them in time.
     """
     from broadsheet.spark_bridge.brokers import open_client
 
+    rolled_back: RegisterMismatchError | None = None
     async with (
         asyncio.timeout(ACKNOWLEDGE_TIMEOUT_SECONDS),
         open_client(target.access) as journals,
@@ -291,10 +325,8 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
             try:
                 await _append_again(journals, journal, intent, record.producers_in(journal))
             except RegisterMismatchError as error:
-                raise PublishError(
-                    f"journal {journal} holds rows that are committed, and that an operator has rolled back there "
-                    f"(`shardctl journals roll-back`): its readers drop them. {error}"
-                ) from error
+                rolled_back = rolled_back or error
+                continue
             except JournalNotFoundError as error:
                 # Not taken for done: a journal that is restored later would hold the rows, and not their commit.
                 raise PublishError(
@@ -302,6 +334,26 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
                     "there yet. Restore it, or apply it again, empty if its rows are not wanted; then write again"
                 ) from error
             target.on_step(CommitStep.ACKNOWLEDGED, record.batch)
+    if rolled_back is not None:
+        _require_accepted(target, record, rolled_back)
+
+
+def _require_accepted(
+    target: CommitTarget, record: Publication, error: RegisterMismatchError
+) -> None:
+    """Refuse to go on without rows that were rolled back when they were recorded, unless the caller declares it."""
+    if NO_BATCH < record.batch <= target.accepted_through:
+        _log.warning("micro_batch.rolled_back", batch=record.batch, journal=error.journal)
+        return
+    way_out = (
+        f" To go on without them, set the option acceptCommittedThrough to {record.batch}."
+        if record.batch > NO_BATCH
+        else ""
+    )
+    raise PublishError(
+        f"journal {error.journal} holds rows that are committed, and that an operator has rolled back there "
+        f"(`shardctl journals roll-back`): its readers drop them.{way_out} {error}"
+    ) from error
 
 
 async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
@@ -318,10 +370,17 @@ async def _append_again(
     Raises:
         RegisterMismatchError: an operator has rolled back what one of the producers wrote to the journal.
     """
-    names = [label for each in producers for label in not_rolled_back(each).labels]
-    check = selector(exclude=LabelSet(labels=sorted(names, key=lambda label: label.name)))
+    check = _not_rolled_back(producers)
     # Repeated although the append may have landed, because readers discard a second acknowledgement.
     repeating = AsyncRetrying(
         retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
     )
-    await repeating(journals.append, journal, intent, check_registers=check if names else None)
+    await repeating(journals.append, journal, intent, check_registers=check)
+
+
+def _not_rolled_back(producers: Iterable[int]) -> LabelSelector | None:
+    """Return what registers must match if nothing of the producers was rolled back; None: there are none."""
+    names = [label for each in producers for label in not_rolled_back(each).labels]
+    if not names:
+        return None
+    return selector(exclude=LabelSet(labels=sorted(names, key=lambda label: label.name)))

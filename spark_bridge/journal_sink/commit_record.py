@@ -37,6 +37,8 @@ class CommitAttempt:
     """Of its rows; only streams need it."""
     producer: int = 0
     """Of its messages, 48 bits."""
+    ended_at: float = 0.0
+    """When all was appended, wall time of the task's host, seconds since the Unix epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

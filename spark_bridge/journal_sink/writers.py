@@ -35,6 +35,7 @@ from broadsheet.spark_bridge.journal_sink.commit import (
     finish_micro_batch,
     finish_publication,
     observe_nothing,
+    require_not_rolled_back,
 )
 from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt, SinkTarget
 from broadsheet.spark_bridge.journal_sink.options import WriteOptions
@@ -198,7 +199,9 @@ class BatchJournalWriter(DataSourceArrowWriter):
         if any(message.attempt is None for message in given):
             asyncio.run(finish_publication(self._target, self._publication))
             return
-        record = self._target.record_of(_attempts(given))
+        attempts = list(_attempts(given))
+        asyncio.run(require_not_rolled_back(self._target, attempts))
+        record = self._target.record_of(attempts)
         asyncio.run(commit_publication(self._target, self._publication, record, keep=self._named))
         freeze_imports()
 
@@ -255,6 +258,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
             asyncio.run(finish_micro_batch(self._target, given[0].query, batchId, content))
         # An empty batch records nothing; repeating it does no harm.
         elif any(attempt.journals for attempt in attempts):
+            asyncio.run(require_not_rolled_back(self._target, attempts))
             record = self._target.record_of(attempts, batch=batchId)
             asyncio.run(commit_micro_batch(self._target, given[0].query, record, content))
         freeze_imports()

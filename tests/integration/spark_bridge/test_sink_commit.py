@@ -22,7 +22,7 @@ from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.division import DIVIDED
 from broadsheet.journals.message.rollback import rolled_back
-from broadsheet.journals.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags, build_uuid, format_uuid
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.content.json_lines import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
@@ -210,6 +210,35 @@ async def test_rows_that_an_operator_rolled_back_are_not_committed_in_silence(
     await commit_publication(target, "first", target.record_of([first]))
     with pytest.raises(PublishError, match=f"journal {JOURNALS[1]} .* rolled back"):
         await commit_publication(target, "both", target.record_of([first, second]))
+
+
+async def test_query_whose_recorded_rows_were_rolled_back_goes_on_when_it_is_told_to(
+    target: CommitTarget,
+) -> None:
+    """Its driver died between the record and the acknowledgements, and an operator took its tasks for dead. The other
+    journal's rows are there, and the loss is told at each start until the caller accepts it.
+    """
+    attempts = await attempts_of(target, range(20), tasks=1)
+    async with JournalClient(target.access.address) as journals:
+        uuid = format_uuid(build_uuid(attempts[0].producer, 1, Flags.ACK_TXN))
+        await journals.append(
+            JOURNALS[0],
+            b'{"_meta":{"uuid":"%b"}}\n' % uuid.encode(),
+            union_registers=rolled_back(attempts[0].producer),
+        )
+
+    record = target.record_of(attempts, batch=0)
+    for _ in range(2):
+        with pytest.raises(PublishError, match=r"acceptCommittedThrough to 0"):
+            await commit_micro_batch(target, QUERY, record, content_of(attempts))
+    accepting = replace(target, accepted_through=0)
+    await finish_micro_batch(accepting, QUERY, 0, content_of(attempts))
+    await run_batch(accepting, 1, range(20, 40))
+
+    kept, others = await messages_of(target.access.address, JOURNALS)
+    assert all(message["id"] >= 20 for message in kept)
+    assert kept
+    assert any(message["id"] < 20 for message in others)
 
 
 async def test_two_drivers_of_one_query_commit_a_batch_once(target: CommitTarget) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from broadsheet.consumer.client import ElasticClient
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.rollback import rolled_back
+from broadsheet.journals.message.uuid import Flags, build_uuid, format_uuid
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import batch_writer, stream_writer
 from broadsheet.spark_bridge.journal_sink.commit import CommitStep
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.row_mapping import key_indices
-from broadsheet.spark_bridge.journal_sink.writers import StreamJournalWriter
+from broadsheet.spark_bridge.journal_sink.writers import AttemptMessage, StreamJournalWriter
 from broadsheet.wire.journal_pb2 import ApplyRequest
 from broadsheet.wire.key_range import GROUPS, KeyRange, group_of
 from tests.support.dividing import (
@@ -237,6 +240,40 @@ async def test_batch_whose_driver_was_killed_is_finished_in_the_parts(
         await asyncio.to_thread(_run, alone, batch, _rows(range(100 * batch, 100 * batch + 100)))
 
     _require_once_and_in_order(await _found(options, *parts), range(200))
+
+
+async def test_batch_that_an_operator_rolled_back_before_its_commit_is_written_again(
+    options: Mapping[str, str],
+) -> None:
+    """A batch whose driver is slow holds up a division, and is taken for dead. Nothing of it is recorded, not in the
+    other journal either, so its repetition publishes every row once.
+    """
+
+    def slow() -> None:
+        writer = stream_writer(options, SCHEMA, overwrite=False)
+        with micro_batch("q", 0):
+            message = writer.write(_rows(range(100)))
+        assert isinstance(message, AttemptMessage)
+        assert message.attempt is not None
+        roll_back(message.attempt.producer)
+        slow_attempt = replace(message.attempt, ended_at=message.attempt.ended_at - 60.0)
+        with pytest.raises(PublishError, match=f"{JOURNALS[1]}.* rolled rows back.*Nothing was"):
+            writer.commit([replace(message, attempt=slow_attempt)], 0)
+
+    def roll_back(producer: int) -> None:
+        uuid = format_uuid(build_uuid(producer, 1, Flags.ACK_TXN))
+        line = b'{"_meta":{"uuid":"%b"}}\n' % uuid.encode()
+
+        async def append() -> None:
+            async with JournalClient(options["address"]) as journals:
+                await journals.append(JOURNALS[1], line, union_registers=rolled_back(producer))
+
+        asyncio.run(append())
+
+    await asyncio.to_thread(slow)
+    await asyncio.to_thread(_run, options, 0, _rows(range(100)))
+
+    _require_once_and_in_order(await _found(options, *JOURNALS), range(100))
 
 
 async def test_rows_that_no_part_takes_are_refused(options: Mapping[str, str]) -> None:

@@ -23,8 +23,15 @@ def remove_file(path: Path) -> None:
     if path.stat().st_size < LONG_BYTES:
         path.unlink()
         return
-    last_use = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        last_use = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        path.unlink()  # It needs no descriptor, of which a process may have too many, nor a right to read.
+        return
     try:
         path.unlink()
     finally:
-        threading.Thread(target=os.close, args=(last_use,), name=f"free {path.name}").start()
+        try:
+            threading.Thread(target=os.close, args=(last_use,), name=f"free {path.name}").start()
+        except RuntimeError:  # The system has no more threads for us, or the interpreter ends.
+            os.close(last_use)

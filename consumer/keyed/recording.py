@@ -9,6 +9,10 @@ A snapshot is read and written in pieces, one behind each commit, because the ne
 short, or twice what the commit changed. What commits change meanwhile in its ranges is written behind the pieces, so
 that it is as of the last of them. How many ranges it has is known by then, and written over what it began with.
 
+A life that ends within a snapshot leaves nothing of use but the length of its pieces. The pieces of the next life are
+twice as long, so that lives that are short get a snapshot done, too: what they write in vain is at most about twice a
+snapshot, however often a shard restarts.
+
 A file of changes is removed once every range has a snapshot behind it; a snapshot, once all its ranges have newer ones.
 """
 
@@ -61,6 +65,8 @@ class KeyedLayout(RecordedLayout, frozen=True):
     """First range of a snapshot."""
     end: int = RANGES
     """Behind the last one."""
+    piece: int = 0
+    """Bytes of a short piece of a snapshot; 0: not known."""
 
 
 class KeyedFrame(RecordedFrame, omit_defaults=True):
@@ -99,6 +105,8 @@ class _Making:
     """The rest of that range."""
     owed: int
     """Bytes that were owed at the last piece."""
+    piece: int
+    """Bytes of a short piece."""
     size: int = 0
     """Bytes of the rows that are written."""
     changed: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -128,6 +136,9 @@ class KeyedFiles:
         """The range whose snapshot is the oldest."""
         self._owed = 0
         """Bytes of changes that no snapshot has made up for."""
+        self._piece_min = snapshot_bytes_min // _PIECES
+        self._piece = self._piece_min
+        """Bytes of a short piece of the next snapshot."""
         self._making: _Making | None = None
 
     def check(self) -> None:
@@ -160,6 +171,8 @@ class KeyedFiles:
         known = partial(_known, after=after) if after else _none
         self._files.read_to.update(read_to or {})
         select = partial(self._select, known=known)
+        if tidies and (unfinished := self._files.unfinished()) is not None:
+            self._piece = max(self._piece_min, 2 * unfinished.piece)
         for file, _, frame in self._files.load(select, known=known, tidies=tidies):
             if not after or frame.number > after:
                 yield frame, self._rows_of(file, frame)
@@ -229,19 +242,18 @@ class KeyedFiles:
         if making is None:
             if self._owed < self._snapshot_bytes_min:
                 return False
-            making = _Making(self._next, self._next, rows_of(self._next), self._owed)
+            making = _Making(self._next, self._next, rows_of(self._next), self._owed, self._piece)
             self._files.begin_snapshot(_layout_of(making))
             self._making = making
         else:
             making.changed |= changed
         # More than what was changed meanwhile, so that the snapshot catches up with what is owed.
-        shortest = self._snapshot_bytes_min // _PIECES
-        rest = max(shortest, 2 * (self._owed - making.owed))
+        rest = max(making.piece, 2 * (self._owed - making.owed))
         making.owed = self._owed
         while rest > 0:
             rows = next(making.rows, None)
             if rows is None:
-                rest -= shortest // _RANGES_PER_PIECE
+                rest -= self._piece_min // _RANGES_PER_PIECE
                 making.end += 1
                 if making.end == RANGES or making.size >= self._owed:
                     return True
@@ -283,6 +295,7 @@ class KeyedFiles:
         file = self._files.present[-1]
         self._newest[begin:end] = [file] * (end - begin)
         self._next = end % RANGES
+        self._piece = self._piece_min
         self._owed -= length
         if end == RANGES and begin == 0:
             self._owed = 0  # All of the state: it is shorter than the changes.
@@ -346,7 +359,7 @@ class KeyedFiles:
 
 def _layout_of(making: _Making) -> KeyedLayout:
     """Return the first frame of a snapshot: of the same length, however many ranges there are."""
-    return KeyedLayout(_VERSION, making.begin, making.end)
+    return KeyedLayout(_VERSION, making.begin, making.end, making.piece)
 
 
 def _unpacked(content: bytes) -> bytes:

@@ -200,6 +200,18 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         if settles and self.present and self.present[-1] not in unread:
             self._settle(self.present[-1].name)
 
+    def unfinished(self) -> LayoutT | None:
+        """Return the layout of a snapshot that an earlier life did not end; None if there is none that can be read.
+
+        `load` removes it.
+        """
+        if not (self._directory / _NEXT).exists():
+            return None
+        try:
+            return self.layout_of(StoredFile(0, False, _NEXT))
+        except StoreError:
+            return None  # Nothing rests on it.
+
     def found(self) -> list[StoredFile]:
         """Return the files that are there, in the order in which they are read."""
         return sorted(
@@ -281,6 +293,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         Raises:
             OSError: it could not be written.
         """
+        self._check_open()
         following = self._next
         assert following is not None, "it was begun"
         self._write_next(following, following.length, _framed(frame))
@@ -295,6 +308,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         Raises:
             OSError: it could not be written.
         """
+        self._check_open()
         following, file = self._next, _named("snapshot", number)
         assert following is not None, "it was begun"
         if layout is not None:
@@ -303,6 +317,8 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
             self._write_next(following, 0, framed)
         if self._recorder is None:
             os.fsync(following.descriptor)
+        # That may have taken so long that another life has the directory, and writes a file of that name.
+        self._check_open()
         self._close_next()
         (self._directory / _NEXT).replace(self._directory / file.name)
         if self._recorder is None:
@@ -328,7 +344,9 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         """Write no more of the next snapshot. If it has no other name by then, the next life removes it."""
         following, self._next = self._next, None
         if following is not None:
-            os.close(following.descriptor)
+            # A thread that nobody waits for any more may still write: not into a file that gets the descriptor next.
+            descriptor, following.descriptor = following.descriptor, -1
+            os.close(descriptor)
 
     def remove(self, files: Collection[StoredFile]) -> None:
         """Remove files that nothing rests on any more."""

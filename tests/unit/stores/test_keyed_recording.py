@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.keyed.follower import KeyedFollower
 from broadsheet.consumer.keyed.recording import RANGES, KeyedFiles, KeyedFrame, new_frame
 from broadsheet.consumer.keyed.row_index import MemoryIndex, Rows
 from broadsheet.consumer.keyed.state_rows import META, STATE, TIMERS, group_bytes
 from broadsheet.consumer.recoverylog.local_state import LocalState
-from broadsheet.testing.stores.recorded_log import RecordedChange, RecordedLog
+from broadsheet.consumer.stores.change_files import ChangeFiles, RecordedFrame, RecordedLayout
+from broadsheet.consumer.stores.store_record import KEYED
+from broadsheet.testing.stores.recorded_log import MirroringRecorder, RecordedChange, RecordedLog
 from broadsheet.wire.key_range import GROUPS
 
 PART = 50
@@ -121,6 +123,87 @@ def test_log_that_ends_anywhere_in_a_snapshot_has_all_commits(tmp_path: Path) ->
         )
         assert replayed == loaded
     assert begun > 3
+
+
+@pytest.mark.parametrize("commits", [2, 5])
+def test_lives_that_end_within_snapshots_get_one_done(tmp_path: Path, commits: int) -> None:
+    """A shard may restart over and over after a few commits: what it began in vain does not add up, and its files are
+    not longer than those of a shard that lives long.
+    """
+    log, rows, last = RecordedLog(), dict[bytes, bytes](), 0
+    sizes = list[int]()
+    for life in range(40):
+        directory = log.replay(tmp_path / f"life-{life}")
+        *_, rows = _commit(_files(directory, log), last + 1, commits, rows)
+        last += commits
+        sizes.append(log.files.size_bytes())
+    state = sum(len(name) + len(value) for name, value in rows.items())
+    changed = last * 10 * (len(row(0)) + 80)
+    written = sum(len(change.content) for change in log.changes)
+    assert any(change.kind == "rename" for change in log.changes)
+    assert max(sizes) < 3 * state + 20_000, f"of {state}"
+    assert written < 4 * changed
+    _, loaded = _loaded(KeyedFiles("shard", LocalState(log.replay(tmp_path / "end"))))
+    assert loaded == rows
+
+
+def test_snapshot_that_an_earlier_life_left_in_ruins_is_removed(tmp_path: Path) -> None:
+    """After a power cut it may have anything; it is of no use, and no reason to refuse the others."""
+    files = KeyedFiles("shard", LocalState(tmp_path))
+    files.check()
+    list(files.load())
+    files.append(new_frame({row(1): b"1"}, 1))
+    files.close()
+    for content in (b"", b"\x00" * 100, bytes(7) + b"\x05" + b"wrong" * 9):
+        (tmp_path / "snapshot.next").write_bytes(content)
+        again = KeyedFiles("shard", LocalState(tmp_path))
+        assert [rows for _, rows in again.load()] == [{row(1): b"1"}]
+        again.close()
+        assert not (tmp_path / "snapshot.next").exists()
+
+
+class _StalledRecorder(MirroringRecorder):
+    """Answers a write once the store is closed, which waits some seconds for a thread that writes."""
+
+    files: ChangeFiles[RecordedLayout, RecordedFrame] | None = None
+
+    def write(self, path: str, offset: int, content: bytes) -> None:
+        super().write(path, offset, content)
+        if self.files is not None:
+            self.files.close()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["within", "at its end"])
+def test_snapshot_that_outlives_its_store_gets_no_name(tmp_path: Path, ends: bool) -> None:
+    """A thread that nobody waits for any more writes nothing behind the close: another file may have the descriptor by
+    then, and another life a snapshot of its own on the way.
+    """
+    log = RecordedLog()
+    log.recorders += 1
+    recorder = _StalledRecorder(log, log.recorders)
+    files = ChangeFiles(
+        "shard",
+        LocalState(tmp_path, recorder),
+        KEYED,
+        layout_type=RecordedLayout,
+        frame_type=RecordedFrame,
+        version=1,
+    )
+    files.append(RecordedLayout(1), RecordedFrame(1))
+    files.begin_snapshot(RecordedLayout(1))
+    if ends:
+        files.add_to_snapshot(RecordedFrame(1))
+    recorder.files = files
+    if not ends:
+        files.add_to_snapshot(RecordedFrame())
+        with pytest.raises(StoreClosedError):
+            files.add_to_snapshot(RecordedFrame(1))
+    with pytest.raises(StoreClosedError):
+        files.end_snapshot(number=1, layout=RecordedLayout(1))
+
+    assert (tmp_path / "snapshot.next").exists()
+    assert not list(tmp_path.glob("snapshot-*"))
+    assert not any(change.kind == "rename" for change in log.changes)
 
 
 def _files(directory: Path, log: RecordedLog) -> KeyedFiles:

@@ -136,6 +136,8 @@ class KeyedFiles:
         """The range whose snapshot is the oldest."""
         self._owed = 0
         """Bytes of changes that no snapshot has made up for."""
+        self._resumed_at = 0
+        """The last commit before the files that were read for an index that goes on."""
         self._piece_min = snapshot_bytes_min // _PIECES
         self._piece = self._piece_min
         """Bytes of a short piece of the next snapshot."""
@@ -189,7 +191,7 @@ class KeyedFiles:
     def last_number(self) -> int:
         """Number of the last commit that the files had when they were loaded."""
         numbers = (number for _, number in self._files.read_to.values())
-        return max((*numbers, *(each.number for each in self._files.present)), default=0)
+        return max((*numbers, *(each.number for each in self._files.present), self._resumed_at))
 
     @property
     def read_to(self) -> ReadTo:
@@ -322,7 +324,10 @@ class KeyedFiles:
         kept.difference_update(self._replaced(found))
         passed = frozenset(known(found))
         if passed:
-            kept.update(each for each in found if each.is_changes and each not in passed)
+            resumed = [each for each in found if each.is_changes and each not in passed]
+            kept.update(resumed)
+            # A life that ended at its first commit may have left the file empty: those before it are known even so.
+            self._resumed_at = min((each.number for each in resumed), default=0)
         return kept
 
     def _replaced(self, files: Sequence[StoredFile]) -> list[StoredFile]:

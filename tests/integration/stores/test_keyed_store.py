@@ -219,6 +219,26 @@ def test_restart_with_another_kind_of_index_has_the_same_rows(directory: Path) -
         life.end()
 
 
+@pytest.mark.parametrize("content", [b"", b"\x00\x00"], ids=["empty", "torn"])
+def test_restart_behind_a_first_commit_that_was_cut_off(directory: Path, content: bytes) -> None:
+    """A life that is killed at its first commit leaves a file of changes that has none. The index of the life before is
+    at the last commit, which that file follows: nothing is missing.
+    """
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    for number in (1, 2):
+        life.commit(number, expected, keys=1)
+    life.end()
+    (changes,) = directory.rglob("changes-*")
+    (changes.parent / f"changes-{2:020}").write_bytes(content)
+
+    for number in (3, 4):
+        life = Life(directory)
+        assert rows_in(life.store) == expected
+        life.commit(number, expected, keys=1)
+        life.end()
+
+
 def test_index_that_is_ahead_of_its_files_is_refused(directory: Path) -> None:
     """Files of an older copy with the index of today are two states; neither may be taken for the shard's."""
     expected: dict[int, bytes] = {}

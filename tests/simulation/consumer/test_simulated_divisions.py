@@ -95,7 +95,13 @@ def _part_is_chosen_without_the_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def _part_leaves_the_sources_before_its_journal(patch: pytest.MonkeyPatch) -> None:
+    """Together with the look for sealed sources, which repairs it later."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
     patch.setattr(journal_splitter, "read_before", lambda *_: "")
+    patch.setattr(JournalSplitter, "find_sealed", nothing)
 
 
 OFTEN_DIVIDED = DivisionScenario(
@@ -122,7 +128,7 @@ class Broken:
 BROKEN = [
     Broken(by=_reader_begins_a_part_before_the_journal_is_read, invariants="D1", is_quick=True),
     Broken(by=_publisher_does_not_look_at_the_register, invariants="D1 D2", is_quick=True),
-    Broken(by=_publishers_are_not_asked_to_leave, invariants="D1 D2"),
+    Broken(by=_publishers_are_not_asked_to_leave, invariants="D1 D2", seeds=240),
     Broken(by=_seal_awaits_no_open_transaction, invariants="D1 D2"),
     Broken(by=_journal_leaves_the_sources_unread, invariants="D1 S1", is_quick=True),
     Broken(by=_part_is_chosen_without_the_key, invariants="D1", is_quick=True),

@@ -320,6 +320,12 @@ def _block_cache() -> Cache:
     return rocksdict.Cache(BLOCK_CACHE_BYTES)
 
 
+def is_damage(error: BaseException | None) -> bool:
+    """Tell whether an index could not be opened because of what its files are, and not for want of anything."""
+    # Errors of RocksDB's binding have no class of their own, and begin with the code.
+    return str(error).startswith("Corruption: ")
+
+
 def remove_index(directory: Path) -> None:
     """Remove the files of a RocksDB index; it is made again from the store's files."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -49,6 +49,7 @@ from broadsheet.consumer.keyed.row_index import (
     RowSnapshot,
     after_prefix,
     all_items,
+    is_damage,
     remove_index,
 )
 from broadsheet.consumer.keyed.state_rows import (
@@ -659,7 +660,7 @@ class KeyedStore:
         self._files.check()
         follower = self._local_state.follower
         taken = follower.take() if isinstance(follower, KeyedFollower) else None
-        index, read_to = taken or (self._new_index(), {})
+        index, read_to = taken or (self._own_index(), {})
         if index.number and not self._files.resumes(index.number):
             # Changes are gone that it lacks, so only the snapshots have them.
             index.release()
@@ -675,6 +676,18 @@ class KeyedStore:
             commits_behind=index.number - before if before else None,
             from_standby=bool(before and taken),
         )
+
+    def _own_index(self) -> CommittedIndex:
+        """Open the index of this directory, which nobody else has; one that is damaged is made anew from the files."""
+        try:
+            return self._new_index()
+        except StoreError as error:
+            if not is_damage(error.__cause__):
+                raise
+            # Such as one that was being made when the power failed.
+            _log.warning("keyed.index_remade", shard=self._fqn, cause=str(error))
+            remove_index(self._index_directory)
+            return self._new_index()
 
     def _new_index(self) -> CommittedIndex:
         return CommittedIndex(

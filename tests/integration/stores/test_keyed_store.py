@@ -219,6 +219,29 @@ def test_restart_with_another_kind_of_index_has_the_same_rows(directory: Path) -
         life.end()
 
 
+def test_restart_behind_an_index_that_was_not_made_whole(directory: Path) -> None:
+    """The power failed while RocksDB made its first files. All that the index has is in the store's files; but whoever
+    may not read them is told so, and the index stays.
+    """
+    expected: dict[int, bytes] = {}
+    life = Life(directory)
+    life.commit(1, expected)
+    life.end()
+    (index,) = directory.rglob("index")
+    (index / "CURRENT").unlink()
+    (index / "000004.log").touch()
+
+    life = Life(directory)
+    assert rows_in(life.store) == expected
+    life.commit(2, expected)
+    life.end()
+    (index / "CURRENT").unlink()
+    (index / "CURRENT").mkdir()
+    with pytest.raises(StoreError, match=r"cannot open .*/index"):
+        Life(directory)
+    assert (index / "CURRENT").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\x00"], ids=["empty", "torn"])
 def test_restart_behind_a_first_commit_that_was_cut_off(directory: Path, content: bytes) -> None:
     """A life that is killed at its first commit leaves a file of changes that has none. The index of the life before is

@@ -107,6 +107,8 @@ class _Making:
     """Bytes that were owed at the last piece."""
     piece: int
     """Bytes of a short piece."""
+    is_empty: bool = True
+    """Whether the range that is read had no row so far."""
     size: int = 0
     """Bytes of the rows that are written."""
     changed: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -255,12 +257,14 @@ class KeyedFiles:
         while rest > 0:
             rows = next(making.rows, None)
             if rows is None:
-                rest -= self._piece_min // _RANGES_PER_PIECE
+                if making.is_empty:
+                    rest -= self._piece_min // _RANGES_PER_PIECE
                 making.end += 1
                 if making.end == RANGES or making.size >= self._owed:
                     return True
-                making.rows = rows_of(making.end)
+                making.rows, making.is_empty = rows_of(making.end), True
                 continue
+            making.is_empty = False
             part = new_frame(rows)
             self._files.add_to_snapshot(part)
             making.size += len(part.rows)

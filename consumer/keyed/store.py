@@ -678,14 +678,14 @@ class KeyedStore:
         )
 
     def _own_index(self) -> CommittedIndex:
-        """Open the index of this directory, which nobody else has; one that is damaged is made anew from the files."""
+        """Open the index of this directory; rebuild it from the files if it is damaged."""
         try:
             return self._new_index()
         except StoreError as error:
             if not is_damage(error.__cause__):
                 raise
-            # Such as one that was being made when the power failed.
-            _log.warning("keyed.index_remade", shard=self._fqn, cause=str(error))
+            # For example because the power failed while RocksDB created its first files.
+            _log.warning("keyed.index_rebuilt", shard=self._fqn, cause=str(error))
             remove_index(self._index_directory)
             return self._new_index()
 

@@ -344,7 +344,7 @@ class ChangeFiles(Generic[LayoutT, FrameT]):
         """Write no more of the next snapshot. If it has no other name by then, the next life removes it."""
         following, self._next = self._next, None
         if following is not None:
-            # A thread that nobody waits for any more may still write: not into a file that gets the descriptor next.
+            # A thread that outlived its store may still write; another file may get this descriptor.
             descriptor, following.descriptor = following.descriptor, -1
             os.close(descriptor)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.cluster.shard_cluster import Services
 
 ROW_SCHEMA = "id long, key string"
+SINK_JOURNALS = ("sink/part-000", "sink/part-001")
 
 
 class SinkTopic:

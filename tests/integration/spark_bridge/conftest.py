@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
 from tests.support.members import create_journals
 from tests.support.resolving import JOURNALS, AskedCluster, connections_closed
+from tests.support.sink_queries import SINK_JOURNALS
+from tests.support.spark import make_journals
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +41,17 @@ async def cluster(
         root=etcd_root,
         directory=directory,
     )
+
+
+@pytest.fixture
+async def sink_options(
+    etcd_server: EmbeddedEtcdProcess, broker: EmbeddedBroker, etcd_root: str
+) -> Mapping[str, str]:
+    """Options of the sink, without a key, for two empty journals and a root of the test's own."""
+    await asyncio.to_thread(make_journals, broker.address, SINK_JOURNALS)
+    return {
+        "address": broker.address,
+        "etcd": etcd_server.endpoint,
+        "selector": "name:prefix=sink/",
+        "root": etcd_root,
+    }

@@ -52,29 +52,19 @@ from tests.support.members import (
     wait_for_primaries,
 )
 from tests.support.published import messages_of
-from tests.support.spark import make_journals
+from tests.support.sink_queries import SINK_JOURNALS
 from tests.support.spark_tasks import micro_batch, sent
 
 pytestmark = pytest.mark.etcd
 
-JOURNALS = ("sink/part-000", "sink/part-001")
 HALF = GROUPS // 2
 SCHEMA = StructType().add("id", LongType()).add("key", LongType())
 
 
 @pytest.fixture
-async def options(
-    etcd_server: EmbeddedEtcdProcess, broker: EmbeddedBroker, etcd_root: str
-) -> Mapping[str, str]:
-    """Two empty journals, and a root of the test's own."""
-    await asyncio.to_thread(make_journals, broker.address, JOURNALS)
-    return {
-        "address": broker.address,
-        "etcd": etcd_server.endpoint,
-        "selector": "name:prefix=sink/",
-        "root": etcd_root,
-        "key": "key",
-    }
+def options(sink_options: Mapping[str, str]) -> Mapping[str, str]:
+    """Options for two journals, by the column `key`."""
+    return {**sink_options, "key": "key"}
 
 
 def _rows(ids: Sequence[int], *, at_once: int = 100) -> Iterator[pa.RecordBatch]:
@@ -120,8 +110,8 @@ def _require_once_and_in_order(
 
 def _place(key: int, divided: Mapping[str, Sequence[tuple[KeyRange, str]]]) -> str:
     """Return the journal of a key, as other publishers choose it."""
-    (index,) = key_indices(pa.array([key]), JOURNALS, name="key").tolist()
-    journal = JOURNALS[index]
+    (index,) = key_indices(pa.array([key]), SINK_JOURNALS, name="key").tolist()
+    journal = SINK_JOURNALS[index]
     while journal in divided:
         group = group_of(b"%d" % key)
         journal = next(name for owned, name in divided[journal] if group in owned)
@@ -136,16 +126,16 @@ async def test_rows_of_a_divided_journal_go_to_its_parts_and_other_keys_stay(
     with the journals. Both parts are matched by its selector, and yet no key of the other journal moves.
     """
     await asyncio.to_thread(_run, options, 0, _rows(range(100)))
-    parts = await asyncio.to_thread(divide, options["address"], JOURNALS[0], is_told=is_told)
+    parts = await asyncio.to_thread(divide, options["address"], SINK_JOURNALS[0], is_told=is_told)
     await asyncio.to_thread(_run, options, 1, _rows(range(100, 1_000)))
 
-    found = await _found(options, *JOURNALS, *parts)
+    found = await _found(options, *SINK_JOURNALS, *parts)
     _require_once_and_in_order(found, range(1_000))
     ranges = [(KeyRange(0, HALF), parts[0]), (KeyRange(HALF, GROUPS), parts[1])]
     for journal, rows in found.items():
         assert rows
         for row in rows:
-            divided = {JOURNALS[0]: ranges} if row["id"] >= 100 else {}
+            divided = {SINK_JOURNALS[0]: ranges} if row["id"] >= 100 else {}
             assert journal == _place(row["key"], divided), row
 
 
@@ -157,17 +147,17 @@ async def test_attempt_that_has_begun_in_a_journal_ends_there(options: Mapping[s
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield from _rows(range(1_000))
-        parts.extend(divide(options["address"], JOURNALS[0]))
+        parts.extend(divide(options["address"], SINK_JOURNALS[0]))
         yield from _rows(range(1_000, 3_000))
 
     await asyncio.to_thread(_run, options, 0, rows())
-    before = await _found(options, *JOURNALS, *parts)
+    before = await _found(options, *SINK_JOURNALS, *parts)
     await asyncio.to_thread(_run, options, 1, _rows(range(3_000, 3_100)))
 
     assert not before[parts[0]]
     assert not before[parts[1]]
-    found = await _found(options, *JOURNALS, *parts)
-    assert found[JOURNALS[0]] == before[JOURNALS[0]]
+    found = await _found(options, *SINK_JOURNALS, *parts)
+    assert found[SINK_JOURNALS[0]] == before[SINK_JOURNALS[0]]
     _require_once_and_in_order(found, range(3_100))
 
 
@@ -177,21 +167,21 @@ async def test_rows_that_a_journal_refuses_late_go_to_its_parts_in_their_order(
     """The first rows for a journal come when an attempt has appended to the other one for long, and the rows behind
     them are encoded already; the part of one half was divided in turn. Every row is there once, in order per key.
     """
-    keys = key_indices(pa.array(range(50)), JOURNALS, name="key").tolist()
+    keys = key_indices(pa.array(range(50)), SINK_JOURNALS, name="key").tolist()
     other = [each for each in range(4_000) if keys[each % 50] == 1]
     ids = [*other, *range(4_000, 8_000)]
     divided: dict[str, Sequence[tuple[KeyRange, str]]] = {}
 
     def divide_twice() -> None:
-        low, high = divide(options["address"], JOURNALS[0])
+        low, high = divide(options["address"], SINK_JOURNALS[0])
         lowest, middle = divide(options["address"], low, HALF // 2)
-        divided[JOURNALS[0]] = [(KeyRange(0, HALF), low), (KeyRange(HALF, GROUPS), high)]
+        divided[SINK_JOURNALS[0]] = [(KeyRange(0, HALF), low), (KeyRange(HALF, GROUPS), high)]
         divided[low] = [(KeyRange(0, HALF // 2), lowest), (KeyRange(HALF // 2, GROUPS), middle)]
 
     await asyncio.to_thread(_run, options, 0, _rows(ids), between=divide_twice)
 
     names = [name for ranges in divided.values() for _, name in ranges]
-    found = await _found(options, *JOURNALS, *names)
+    found = await _found(options, *SINK_JOURNALS, *names)
     _require_once_and_in_order(found, ids)
     for journal, rows in found.items():
         assert all(journal == _place(row["key"], divided) for row in rows)
@@ -200,9 +190,9 @@ async def test_rows_that_a_journal_refuses_late_go_to_its_parts_in_their_order(
 
 async def test_rows_without_a_key_go_to_one_part(options: Mapping[str, str]) -> None:
     """A writer into one journal needs no key, and has all of its rows in their order."""
-    alone = {**options, "selector": f"name={JOURNALS[0]}"}
+    alone = {**options, "selector": f"name={SINK_JOURNALS[0]}"}
     del alone["key"]
-    parts = await asyncio.to_thread(divide, options["address"], JOURNALS[0])
+    parts = await asyncio.to_thread(divide, options["address"], SINK_JOURNALS[0])
     await asyncio.to_thread(_run, alone, 0, _rows(range(100)))
 
     found = await _found(options, *parts)
@@ -224,8 +214,8 @@ async def test_batch_whose_driver_was_killed_is_finished_in_the_parts(
         if (step, batch) == (CommitStep.RECORDED, 0):
             raise KilledError
 
-    alone = {**options, "selector": f"name={JOURNALS[0]}"}
-    parts = await asyncio.to_thread(divide, options["address"], JOURNALS[0])
+    alone = {**options, "selector": f"name={SINK_JOURNALS[0]}"}
+    parts = await asyncio.to_thread(divide, options["address"], SINK_JOURNALS[0])
 
     def first() -> None:
         writer = StreamJournalWriter(write_options(alone), SCHEMA, on_step=kill)
@@ -257,7 +247,9 @@ async def test_batch_that_an_operator_rolled_back_before_its_commit_is_written_a
         assert message.attempt is not None
         roll_back(message.attempt.producer)
         slow_attempt = replace(message.attempt, ended_at=message.attempt.ended_at - 60.0)
-        with pytest.raises(PublishError, match=f"{JOURNALS[1]}.* rolled rows back.*Nothing was"):
+        with pytest.raises(
+            PublishError, match=f"{SINK_JOURNALS[1]}.* rolled rows back.*Nothing was"
+        ):
             writer.commit([replace(message, attempt=slow_attempt)], 0)
 
     def roll_back(producer: int) -> None:
@@ -266,19 +258,19 @@ async def test_batch_that_an_operator_rolled_back_before_its_commit_is_written_a
 
         async def append() -> None:
             async with JournalClient(options["address"]) as journals:
-                await journals.append(JOURNALS[1], line, union_registers=rolled_back(producer))
+                await journals.append(SINK_JOURNALS[1], line, union_registers=rolled_back(producer))
 
         asyncio.run(append())
 
     await asyncio.to_thread(slow)
     await asyncio.to_thread(_run, options, 0, _rows(range(100)))
 
-    _require_once_and_in_order(await _found(options, *JOURNALS), range(100))
+    _require_once_and_in_order(await _found(options, *SINK_JOURNALS), range(100))
 
 
 async def test_rows_that_no_part_takes_are_refused(options: Mapping[str, str]) -> None:
     """Somebody deleted a part. Nothing is published, and the error says of which journal."""
-    parts = await asyncio.to_thread(divide, options["address"], JOURNALS[0])
+    parts = await asyncio.to_thread(divide, options["address"], SINK_JOURNALS[0])
 
     async def delete() -> None:
         async with JournalClient(options["address"]) as journals:
@@ -290,11 +282,11 @@ async def test_rows_that_no_part_takes_are_refused(options: Mapping[str, str]) -
 
     def write() -> None:
         writer = batch_writer(options, SCHEMA, overwrite=False)
-        with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} was divided.*no part"):
+        with pytest.raises(PublishError, match=f"journal {SINK_JOURNALS[0]} was divided.*no part"):
             writer.commit([writer.write(_rows(range(100)))])
 
     await asyncio.to_thread(write)
-    assert not any((await _found(options, *JOURNALS, parts[1])).values())
+    assert not any((await _found(options, *SINK_JOURNALS, parts[1])).values())
 
 
 async def test_query_goes_on_while_members_divide_its_journal(

@@ -12,35 +12,24 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructType
 
-from broadsheet.embedded.broker import EmbeddedBroker
-from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink import batch_writer, stream_writer
 from tests.support.published import ids_of, messages_of
+from tests.support.sink_queries import SINK_JOURNALS
 from tests.support.spark import make_journals
 from tests.support.spark_tasks import micro_batch, sent
 
 pytestmark = pytest.mark.etcd
 
-JOURNALS = ("sink/part-000", "sink/part-001")
 SCHEMA = StructType().add("id", LongType())
 T = TypeVar("T")
 
 
 @pytest.fixture
-async def options(
-    etcd_server: EmbeddedEtcdProcess, broker: EmbeddedBroker, etcd_root: str
-) -> Mapping[str, str]:
-    """Two empty journals, and a root of the test's own."""
-    await asyncio.to_thread(make_journals, broker.address, JOURNALS)
-    return {
-        "address": broker.address,
-        "etcd": etcd_server.endpoint,
-        "selector": "name:prefix=sink/",
-        "root": etcd_root,
-        "key": "id",
-    }
+def options(sink_options: Mapping[str, str]) -> Mapping[str, str]:
+    """Options for two journals, by the column `id`."""
+    return {**sink_options, "key": "id"}
 
 
 async def _elsewhere(function: Callable[[], T]) -> T:
@@ -55,11 +44,11 @@ def _batches(ids: Sequence[int], *, null: bool = False) -> Iterator[pa.RecordBat
 
 
 async def _committed(options: Mapping[str, str]) -> Counter[int]:
-    return ids_of(await messages_of(options["address"], JOURNALS))
+    return ids_of(await messages_of(options["address"], SINK_JOURNALS))
 
 
 async def _written(options: Mapping[str, str]) -> int:
-    return ids_of(await messages_of(options["address"], JOURNALS, committed=False)).total()
+    return ids_of(await messages_of(options["address"], SINK_JOURNALS, committed=False)).total()
 
 
 async def test_batch_writer_publishes_what_the_chosen_attempts_wrote(
@@ -149,12 +138,12 @@ async def test_stream_writers_of_a_copied_checkpoint_publish_into_their_own_jour
         stream_writer(own, SCHEMA, overwrite=False).commit([sent(message)], batch)
 
     for journal, batch, ids in (
-        (JOURNALS[0], 0, range(10)),
-        (JOURNALS[0], 1, range(10, 20)),
-        (JOURNALS[1], 0, range(20, 30)),
-        (JOURNALS[0], 2, range(30, 40)),
-        (JOURNALS[1], 1, range(40, 50)),
-        (JOURNALS[1], 1, range(40, 50)),
+        (SINK_JOURNALS[0], 0, range(10)),
+        (SINK_JOURNALS[0], 1, range(10, 20)),
+        (SINK_JOURNALS[1], 0, range(20, 30)),
+        (SINK_JOURNALS[0], 2, range(30, 40)),
+        (SINK_JOURNALS[1], 1, range(40, 50)),
+        (SINK_JOURNALS[1], 1, range(40, 50)),
     ):
         await _elsewhere(lambda journal=journal, batch=batch, ids=ids: run(journal, batch, ids))  # type: ignore[misc]
 
@@ -183,7 +172,7 @@ async def test_stream_writer_of_a_copied_checkpoint_fails_for_other_rows(
         ("name:prefix=sink/", 1, "are others"),
         ("name:prefix=sink/part-", 1, "are others"),
         ("name:prefix=sink/", 0, "batch 1 is committed"),
-        (f"name={JOURNALS[0]}", 1, f"{JOURNALS[1]} are not among"),
+        (f"name={SINK_JOURNALS[0]}", 1, f"{SINK_JOURNALS[1]} are not among"),
     ):
         with pytest.raises(PublishError, match=f"of query q: .*{reason}.*copy.*root"):
             await _elsewhere(lambda s=selector, b=batch: run(s, b, range(90, 100)))  # type: ignore[misc]

@@ -220,8 +220,8 @@ def test_restart_with_another_kind_of_index_has_the_same_rows(directory: Path) -
 
 
 def test_restart_behind_an_index_that_was_not_made_whole(directory: Path) -> None:
-    """The power failed while RocksDB made its first files. All that the index has is in the store's files; but whoever
-    may not read them is told so, and the index stays.
+    """The power failed while RocksDB created its first files. The index is rebuilt, because the store's files have all
+    of it. An index that cannot be opened for another reason stays, and the error names it.
     """
     expected: dict[int, bytes] = {}
     life = Life(directory)

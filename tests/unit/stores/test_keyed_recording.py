@@ -175,8 +175,8 @@ class _StalledRecorder(MirroringRecorder):
 
 @pytest.mark.parametrize("ends", [False, True], ids=["within", "at its end"])
 def test_snapshot_that_outlives_its_store_gets_no_name(tmp_path: Path, ends: bool) -> None:
-    """A thread that nobody waits for any more writes nothing behind the close: another file may have the descriptor by
-    then, and another life a snapshot of its own on the way.
+    """A thread that outlives its store writes nothing after the close. Another file may have the descriptor by then,
+    and another life may write a snapshot of its own.
     """
     log = RecordedLog()
     log.recorders += 1

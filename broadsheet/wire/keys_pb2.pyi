@@ -122,7 +122,9 @@ class WatchKeyTableRequest(_message.Message):
     rule: Global___KeyRule.ValueType
     """As there."""
     known_version: _builtins.int
-    """Version of the table that the caller has; the same table is not sent again. 0: none."""
+    """Version of the table that the caller has, which is not sent again unless a selected shard changed since, be it in
+    what no row shows. 0: none.
+    """
     known_cluster_id: _builtins.int
     """Cluster of that version: those of another cluster are others."""
     @_builtins.property

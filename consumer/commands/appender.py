@@ -106,6 +106,7 @@ class CommandAppender:
 
     async def _append(self, content: Sequence[bytes]) -> Mapping[str, int]:
         repeats = 0
+        refused: set[str] = set()
         while True:
             journal = self._takes
             try:
@@ -125,5 +126,7 @@ class CommandAppender:
                     ) from error
                 await self._journals.learn_divided(journal)
                 self._takes = self._journals.divided.part_of(journal, KEYLESS)
-                if self._takes == journal:
+                refused.add(journal)
+                # Not only the journal itself: labels may name parts in a circle.
+                if self._takes in refused:
                     raise PartMissingError(journal) from error

@@ -14,19 +14,33 @@ import pytest
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import ElasticClient
 from broadsheet.consumer.commands import Commands, SqliteAnswers
+from broadsheet.consumer.commands.appender import CommandAppender
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores import SqliteStore
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.content.json import JsonType
+from broadsheet.journals.content.json import NDJSON, JsonType
+from broadsheet.journals.errors import PartMissingError
 from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.division import DIVIDED
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.security.auth import Claims
-from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.wire.key_range import ALL_KEYS, range_labels
+from broadsheet.wire.labels import SPLIT_EPOCH, SPLIT_EPOCH_DIVIDED, SPLIT_OF, label_set
+from tests.support.broker import journal_spec
 from tests.support.dividing import MIDDLE, PARTS, READER, create_middle, until_divided
 from tests.support.eventually import eventually
-from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
+from tests.support.members import (
+    Cluster,
+    client_of,
+    create_journals,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
 
 pytestmark = pytest.mark.etcd
 
@@ -193,3 +207,24 @@ async def test_commands_are_applied_once_while_their_journal_is_divided_twice(
             (listed,) = (await client.list()).shards
         assert {each.after for each in listed.spec.sources} == set(PARTS)
     assert sorted(each.amount for each in answers.values()) == [*range(1, len(answers) + 1)]
+
+
+@pytest.mark.parametrize("circle", [2, 3])
+async def test_command_whose_parts_are_in_a_circle_is_refused(
+    journals: JournalClient, circle: int
+) -> None:
+    """Labels that somebody wrote by hand name each journal as a part of the one before, and all are divided."""
+    names = [f"circle/{number}" for number in range(circle)]
+    divided = {SPLIT_EPOCH: SPLIT_EPOCH_DIVIDED, **dict(range_labels(ALL_KEYS))}
+    origins = dict(zip(names, [*names[1:], names[0]], strict=True)) | {"other/part": "other"}
+    await create_journals(journals, "other")
+    for name, origin in origins.items():
+        spec = journal_spec(name, labels=label_set({SPLIT_OF: origin, **divided}))
+        await journals.apply([ApplyRequest.Change(upsert=spec)])
+    for name in names:
+        await journals.append(name, b"{}\n", union_registers=DIVIDED)
+    await journals.learn_divided("other")
+    appender = CommandAppender(journals, MappedJournal(names[0], NDJSON), JsonType())
+
+    with pytest.raises(PartMissingError, match=r"circle/\d "):
+        await appender.append({"amount": 1})

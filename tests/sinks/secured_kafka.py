@@ -198,7 +198,7 @@ async def test_wrong_secrets_fail_the_shard_with_their_kind_and_without_their_co
 
     def is_told() -> bool:
         assert host.says(SHARD, ReplicaStatus.FAILED, problem), host.status(SHARD)
+        assert "wrong" not in "".join(host.status(SHARD).errors)
         return True
 
     await eventually(is_told, timeout_seconds=120)
-    assert "wrong" not in "".join(host.status(SHARD).errors)

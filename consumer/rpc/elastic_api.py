@@ -390,7 +390,9 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         """Roll back a transaction that a dead program left open, or tell it."""
         validate_journal_name(request.journal)
         if not 0 < request.producer < 1 << 48:
-            raise ValidationError("producer", f"expected 48 bits, got {request.producer}")
+            raise ValidationError(
+                "producer", f"expected a producer's 48 bits, not 0, got {request.producer}"
+            )
         if is_scoped(claims_of(context).selector):
             raise NotAuthorizedError(
                 f"journal {request.journal}: all shards read it, and the token names some"

@@ -5,6 +5,8 @@
     POST /v1/keyed/describe_keyed|get_keys|scan_keys|list_timers  state by key, of any member's shards
     POST /v1/state/list_replicas                                  of this member's replicas
     POST /v1/keys/get_key_table                                   key → group → shard → primary
+    POST /v1/elastic/split_shard|cancel_split|list_splits|merge_shards|cancel_merge|list_merges
+    POST /v1/elastic/split_journal|list_journal_splits|roll_back_transaction
     GET  /v1/keys/watch?selector=…&rule=…&journals=…              the same at each change, as server-sent events
     GET  /v1/shards/watch?selector=…                              changes, as server-sent events
     GET  /v1/openapi.json                                         all of these, as OpenAPI 3.1
@@ -44,7 +46,15 @@ from broadsheet.security.auth import AUTHORIZATION
 from broadsheet.serving.admin import HANDLER_SECONDS_MAX, AdminRoute, peer_context
 from broadsheet.serving.standard_services import Health
 from broadsheet.serving.tracing import TRACEPARENT, TRACESTATE
-from broadsheet.wire import allocation_pb2, keyed_pb2, keys_pb2, shard_pb2, state_pb2, watch_pb2
+from broadsheet.wire import (
+    allocation_pb2,
+    elastic_pb2,
+    keyed_pb2,
+    keys_pb2,
+    shard_pb2,
+    state_pb2,
+    watch_pb2,
+)
 from broadsheet.wire.keys_pb2 import WatchKeyTableRequest, WatchKeyTableResponse
 from broadsheet.wire.selector_text import parse_selector
 from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
@@ -76,6 +86,8 @@ _HTTP_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
 }
 
 _KEYS: Final = keys_pb2.DESCRIPTOR.services_by_name["KeyService"]
+_OF_PEERS: Final = frozenset({"PrepareFork", "LeaveJournal", "SourceProgress"})
+"""Methods of the Elastic service that members call at each other, in the course of what the others begin."""
 
 # `Any` in this module: handlers, requests and responses of several services.
 
@@ -86,8 +98,11 @@ def _methods() -> Iterator[tuple[str, MethodDescriptor]]:
         ("shards", shard_pb2.DESCRIPTOR.services_by_name["Shard"]),
         ("allocation", allocation_pb2.DESCRIPTOR.services_by_name["AllocationService"]),
         ("keyed", keyed_pb2.DESCRIPTOR.services_by_name["KeyedService"]),
+        ("elastic", elastic_pb2.DESCRIPTOR.services_by_name["ElasticService"]),
     ):
         for method in service.methods:
+            if method.name in _OF_PEERS:
+                continue
             yield f"/v1/{room}/{_snake_case(method.name)}", method
     yield "/v1/keys/get_key_table", _KEYS.methods_by_name["GetKeyTable"]
     replicas = state_pb2.DESCRIPTOR.services_by_name["StateService"].methods_by_name["ListReplicas"]

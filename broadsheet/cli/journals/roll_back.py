@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from typing import Final
 
 from broadsheet.cli.command import cluster_command
 from broadsheet.cli.connection import Connection
@@ -12,6 +14,8 @@ from broadsheet.cli.output.documents import Output, OutputFormat, print_message
 from broadsheet.cli.output.messages import say
 from broadsheet.cli.output.tables import print_table
 from broadsheet.runtime.errors import ValidationError
+
+_PRODUCER: Final = re.compile(r"[0-9A-Fa-f]{12}")
 
 
 @command_options
@@ -41,12 +45,12 @@ async def roll_back_transaction(connection: Connection, options: _RollBackOption
       shardctl journals roll-back clicks/000 --producer 0b5e71c2a9d4 --dry-run
       shardctl journals roll-back clicks/000 --producer 0b5e71c2a9d4
     """
-    try:
-        producer = int(options.producer, 16)
-    except ValueError:
+    # Not what `int` takes besides: signs, spaces, `0x`, and more digits than a producer has.
+    if not _PRODUCER.fullmatch(options.producer):
         raise ValidationError(
             "--producer", f"expected 12 hexadecimal digits, got {options.producer!r}"
-        ) from None
+        )
+    producer = int(options.producer, 16)
     async with connection.elastic() as client:
         found = await client.roll_back_transaction(
             options.journal, producer, dry_run=options.dry_run

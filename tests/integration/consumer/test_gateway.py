@@ -294,3 +294,22 @@ async def test_bodies_that_are_no_message_are_the_callers_fault(
 
     assert (answer.status, failure["code"]) == (400, "INVALID_ARGUMENT")
     assert told in failure["message"]
+
+
+async def test_shard_is_split_and_merged_over_rest_where_its_application_can(
+    cluster: Cluster,
+) -> None:
+    """Requests pass the checks of the command line's; calls that members make at each other are no paths."""
+    async with cluster.member("a", admin_port=0) as member, client_of(member) as client:
+        await client.apply(upserts(shard("shard-a", SOURCE)))
+        async with _http(member) as session:
+            refused = await _post(session, "/v1/elastic/split_shard", {"shard": "shard-a"})
+            absent = await _post(session, "/v1/elastic/cancel_merge", {"survivor": "shard-b"})
+            listed = await _post(session, "/v1/elastic/list_splits", {})
+            of_peers, _ = await _post(session, "/v1/elastic/prepare_fork", {})
+
+    assert refused[0] == 400
+    assert "shard: shard shard-a cannot be split, because" in refused[1]["message"]
+    assert (absent[0], absent[1]["code"]) == (404, "NOT_FOUND")
+    assert listed == (200, {"splits": []})
+    assert of_peers == 404

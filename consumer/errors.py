@@ -97,6 +97,10 @@ class SplitDelayedError(ServiceError):
     """A split cannot go on now; it is tried again."""
 
 
+class KeyElsewhereError(ValidationError):
+    """Raised by a shard that is asked for a key which another one of its family owns: ask that one."""
+
+
 class SplitConflictError(ServiceError):
     """A shard of a split's family was changed by another writer meanwhile, so nothing was changed: ask again."""
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import pyarrow as pa
 
+from broadsheet.consumer.errors import KeyElsewhereError
 from broadsheet.consumer.keyed.key_codec import KeyCodec, from_sortable, sortable
 from broadsheet.consumer.keyed.row_index import RowRange, RowSnapshot, after_prefix
 from broadsheet.consumer.keyed.state_rows import GROUP_BYTES, META, group_bytes, place_of
@@ -206,6 +207,8 @@ class StoreQueries:
         found, numbers, size = [], list[int](), 0
         with self.store.reading() as (rows, checkpoint):
             for number, place in enumerate(places):
+                # Again: a split or a merge may have come between, and the rows be those of other groups.
+                self._require_owned(place, f"keys[{number}]")
                 part = asked.rows_of(rows, place, schema)
                 size += part.nbytes
                 if size > KEY_BYTES_MAX:
@@ -255,15 +258,19 @@ class StoreQueries:
         return KeyedPage(checkpoint=checkpoint, table=table_of_due, cursor=cursor)
 
     def _place(self, asked: AskedTable, key: Sequence[Any], path: str) -> bytes:
-        place, owned = _place(asked, key, path), self.store.owned
+        place = _place(asked, key, path)
+        self._require_owned(place, path)
+        return place
+
+    def _require_owned(self, place: bytes, path: str) -> None:
+        owned = self.store.owned
         if (group := int.from_bytes(place[:GROUP_BYTES])) not in owned:
             # "Not there" would be believed, and the key may have state where it is owned.
-            raise ValidationError(
+            raise KeyElsewhereError(
                 path,
                 f"expected a key of the groups {owned} of this shard, got one of group {group:04x}: ask the shard of "
                 "its family that owns it",
             )
-        return place
 
     def _table(self, name: str) -> AskedTable:
         if not name and len(self.tables) == 1:

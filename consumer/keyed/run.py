@@ -22,7 +22,7 @@ import pyarrow as pa
 import structlog
 from numpy.typing import NDArray
 
-from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.errors import KeyElsewhereError, StoreError
 from broadsheet.consumer.keyed.absorption import KEY_TYPES
 from broadsheet.consumer.keyed.event_times import Times, event_ms_of
 from broadsheet.consumer.keyed.grouping import (
@@ -304,6 +304,7 @@ class KeyedRun:
 
         Raises:
             ValidationError: there is no such variable, or the key is of another type.
+            KeyElsewhereError: another shard owns the key.
         """
         variable = self._handle.variables.get(name)
         if variable is None:
@@ -314,7 +315,7 @@ class KeyedRun:
         owned = self._owned_now()
         if group_of(current.key) not in owned:
             # What is left of it here is of before a split.
-            raise ValidationError(
+            raise KeyElsewhereError(
                 "key",
                 f"expected one of the groups {owned} of this shard, got group {group_of(current.key):04x}: ask the "
                 "shard of its family that owns it",

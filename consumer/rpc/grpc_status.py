@@ -12,7 +12,8 @@ A service that *can* answer does so in band, with a `Status` and a header. Only 
     BoundExceededError, EtcdLimitError                RESOURCE_EXHAUSTED    split the request
     ThrottlingError                                   RESOURCE_EXHAUSTED    back off
     CommitFencedError, RegisterMismatchError,
-        ApplyConflictError, other LeasingError        ABORTED               resolve, or read, again
+        KeyElsewhereError, ApplyConflictError,
+        other LeasingError                            ABORTED               resolve, or read, again
     ResolverStoppedError, LeaseLostError, ShardError,
         EtcdUnavailableError, EndpointError,
         JournalUnavailableError, DependencyError,
@@ -42,6 +43,7 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.consumer.errors import (
     CommitFencedError,
+    KeyElsewhereError,
     ResolverStoppedError,
     ShardError,
     ShardNotFoundError,
@@ -105,6 +107,7 @@ def _percent_encoded_length(character: str) -> int:
 
 # The first class that matches decides, so a subclass comes before its base.
 _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
+    (KeyElsewhereError, grpc.StatusCode.ABORTED),
     (ValidationError, grpc.StatusCode.INVALID_ARGUMENT),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (NotAuthorizedError, grpc.StatusCode.PERMISSION_DENIED),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -32,13 +33,20 @@ func (c *client) follow(address, query string) {
 }
 
 func (c *client) watch(url string) error {
-	answer, err := http.Get(url)
+	// Also a member that takes the connection, and then answers nothing, is left.
+	silent, leave := context.WithCancel(context.Background())
+	defer leave()
+	silence := time.AfterFunc(30*time.Second, leave)
+	defer silence.Stop()
+	request, err := http.NewRequestWithContext(silent, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	silence := time.AfterFunc(30*time.Second, func() { answer.Body.Close() })
-	defer silence.Stop()
 	lines := bufio.NewReader(answer.Body)
 	for {
 		line, err := lines.ReadString('\n')

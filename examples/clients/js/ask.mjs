@@ -1,4 +1,4 @@
-// Asks the primary of each key: the table key → group → shard → primary is watched, not asked for again and again.
+// Asks the primary of each key for its state: the table key → group → shard → primary is watched, not asked for again and again.
 //
 //   printf 'N101\nN102\n' | node ask.mjs http://localhost:9090 'selector=app=flights&rule=modulo'
 import { createInterface } from "node:readline";
@@ -38,13 +38,15 @@ export class KeyClient {
     }
   }
 
-  /** Asks the primary of a key how far it has read; waits while there is none. */
+  /** Asks the primary of a key for its state. Waits while there is none, or the shard is one that gave the key away (409). */
   async ask(key) {
     for (;;) {
       const { shard, primary, adminEndpoint } = (this.table && rangeOf(this.table, key)) ?? {};
-      const request = { method: "POST", body: JSON.stringify({ shard }), signal: AbortSignal.timeout(5_000) };
-      const answer = adminEndpoint && (await fetch(`${adminEndpoint}/v1/shards/stat`, request).then((it) => it.json()).catch(() => null));
-      if (answer?.status === "OK") return { key, shard, primary, readThrough: answer.readThrough };
+      const request = { method: "POST", body: JSON.stringify({ shard, keys: [[key]] }), signal: AbortSignal.timeout(5_000) };
+      const response = adminEndpoint && (await fetch(`${adminEndpoint}/v1/keyed/get_keys`, request).catch(() => null));
+      const answer = response && (await response.json().catch(() => null));
+      if (answer?.status === "OK") return { key, shard, primary, rows: answer.rows, readThrough: answer.state.readThrough };
+      if (response?.status === 400 || response?.status === 501) throw new Error(answer?.message);
       await pause(100);
     }
   }
@@ -52,6 +54,8 @@ export class KeyClient {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const client = new KeyClient(process.argv[2], process.argv[3] ?? "");
-  for await (const key of createInterface({ input: process.stdin })) console.log(JSON.stringify(await client.ask(key)));
+  for await (const key of createInterface({ input: process.stdin })) {
+    console.log(JSON.stringify(await client.ask(key).catch((error) => ({ key, error: error.message }))));
+  }
   process.exit();
 }

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 
-from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.client import ElasticClient, ShardClient
+from broadsheet.consumer.member.service import Service
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.partitioning import fnv1a_32
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.key_range import GROUPS, group_of
 from broadsheet.wire.keys_pb2 import (
     GetKeyTableRequest,
     KeyRule,
@@ -26,6 +31,7 @@ from tests.support.eventually import eventually
 from tests.support.key_clients import CLIENTS, key_client, primaries_of
 from tests.support.members import (
     Cluster,
+    Producer,
     client_of,
     create_journals,
     shard,
@@ -33,6 +39,9 @@ from tests.support.members import (
     wait_for_primaries,
 )
 from tests.support.node_tools import find_node_tools
+from tests.support.recorded_tally import create_logs, recorded
+from tests.support.splitting import CHILD, KEYS as SPLIT_KEYS, PARENT, SOURCE, application, spec
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.etcd
 
@@ -40,6 +49,7 @@ JOURNALS = ("keys/part-000", "keys/part-001")
 SHARDS = ("keys-000", "keys-001")
 KEYS = [f"N{number}" for number in range(10)]
 SECONDS = 300.0
+HALF = GROUPS // 2
 
 
 @asynccontextmanager
@@ -116,17 +126,26 @@ async def test_key_table_is_watched_through_a_change_of_the_primary(
 
 
 async def test_client_in_javascript_asks_the_primary_of_each_key_through_a_fail_over(
-    cluster: Cluster, journals: JournalClient
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
 ) -> None:
     """The program knows one member's address. That member ends: the client goes on with those that the table named."""
     await create_journals(journals, *JOURNALS)
-    async with cluster.member("a", admin_port=0) as a, client_of(a) as client:
-        await client.apply(upserts(*map(shard, SHARDS, JOURNALS)))
+    await create_logs(journals, *SHARDS)
+
+    def member(name: str) -> AbstractAsyncContextManager[Service]:
+        directory = str(tmp_path / name)
+        return cluster.member(name, application=application(), state_dir=directory, admin_port=0)
+
+    async with member("a") as a, client_of(a) as client:
+        specs = [
+            recorded(shard(*each), cluster.root) for each in zip(SHARDS, JOURNALS, strict=True)
+        ]
+        await client.apply(upserts(*specs))
         await wait_for_primaries(client, *SHARDS)
         command = [str(find_node_tools().node), "ask.mjs", a.admin_address, "rule=modulo"]
         async with key_client(command, directory=CLIENTS / "js") as asking:
             before = await primaries_of(asking, KEYS)
-            async with cluster.member("b", admin_port=0):
+            async with member("b"):
                 # From then on the table names both, and the client knows whom to ask next.
                 await eventually(partial(_primaries, client, 2))
                 a.stop()
@@ -137,3 +156,55 @@ async def test_client_in_javascript_asks_the_primary_of_each_key_through_a_fail_
     assert {key: one for key, (one, _) in after.items()} == shards
     assert {member for _, member in before.values()} == {"zone-a#member-a"}
     assert "zone-a#member-b" in {member for _, member in after.values()}
+
+
+async def test_client_whose_table_is_of_before_a_split_gets_no_answer_of_the_wrong_shard(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
+) -> None:
+    """Its watch stands still while a shard is split. The shard that gave the key away still serves, and refuses it; the
+    client waits, and gets the state from the other one when its watch goes on.
+    """
+    await create_logs(journals, PARENT)
+    key, missing = next(each for each in SPLIT_KEYS if _group(each) >= HALF), "absent"
+    async with (
+        cluster.member(
+            "a", application=application(), state_dir=str(tmp_path), admin_port=0
+        ) as member,
+        client_of(member) as client,
+        ElasticClient(member.address) as elastic,
+        TcpProxy(member.admin_address.partition("://")[2]) as proxy,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        end = await Producer(journals).publish(SOURCE, SPLIT_KEYS)
+        await wait_for_primaries(client, PARENT)
+        await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)
+        command = [str(find_node_tools().node), "ask.mjs", f"http://{proxy.endpoint}"]
+        async with key_client(command, directory=CLIENTS / "js") as asking:
+            before = await asking.ask(key)
+            assert (await asking.ask(missing))["rows"] == []
+            proxy.freeze()
+            await elastic.split(PARENT, journals, at_group=HALF)
+            await wait_for_primaries(client, CHILD)
+            async with TaskGroup() as group:
+                waiting = group.start_soon(asking.ask(key), name="ask")
+                for _ in range(3):
+                    status, told = await _get_keys(member, PARENT, key)
+                    assert (status, told["code"]) == (409, "ABORTED"), told
+                assert not waiting.done()
+                proxy.thaw()
+                after = await waiting
+
+    assert (before["shard"], before["rows"]) == (PARENT, after["rows"])
+    assert after["shard"] == CHILD
+
+
+def _group(key: str) -> int:
+    return group_of(b"\x01" + key.encode() + b"\x00\x00")
+
+
+async def _get_keys(member: Service, shard_id: str, key: str) -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession(base_url=member.admin_address) as http,
+        http.post("/v1/keyed/get_keys", json={"shard": shard_id, "keys": [[key]]}) as answer,
+    ):
+        return answer.status, await answer.json()

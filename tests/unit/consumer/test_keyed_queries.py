@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from broadsheet.consumer.errors import KeyElsewhereError
 from broadsheet.consumer.keyed import KeyedProcessor, KeyRows, StateHandle, TxnTime
 from broadsheet.consumer.keyed.key_fields import fields_of
 from broadsheet.consumer.keyed.plain_values import plain
@@ -141,6 +142,26 @@ def test_cursor_of_a_shard_that_was_split_or_of_another_one_is_refused(
     # Of a shard that took another one in, which has more now.
     queries.store.owned = KeyRange()
     assert page(lower)
+
+
+def test_keys_that_a_split_takes_away_while_they_are_looked_up_are_refused(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys were found to be the shard's own, and then its next transaction has fewer: without rows, they would be
+    told to have no state.
+    """
+    keys = [(f"u{n}", 0) for n in range(50)]
+    lives.transact([(*key, 1) for key in keys])
+    queries: Any = lives.run.queries
+    reading = queries.store.reading
+
+    def split_before() -> Any:
+        queries.store.owned = KeyRange(0, 0x800)
+        return reading()
+
+    monkeypatch.setattr(queries.store, "reading", split_before)
+    with pytest.raises(KeyElsewhereError, match="groups 0000-0800 of this shard"):
+        queries.get("", keys)
 
 
 def test_keys_of_the_groups_of_others_are_in_no_page(lives: Lives) -> None:

@@ -335,6 +335,10 @@ class Player:
         """Remove all files; on the thread."""
         if self._followed is not None:
             self._followed.end()
+        if self._follower is not None:
+            # Before its files are removed, which are beside these: a RocksDB that finds them gone sleeps for a second
+            # before it closes, and all threads of the process with it.
+            self._follower.discard()
         self._files.discard()
 
     async def _stop_following(self, thread: PlayThread) -> None:

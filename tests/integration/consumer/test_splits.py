@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.consumer.client import ElasticClient, StateClient
 from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.keyed.follower import KeyedFollower
+from broadsheet.consumer.keyed.follower import INDEX_DIRECTORY, KeyedFollower
 from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.rpc.elastic_api import PeerParentCaller
 from broadsheet.consumer.shard.forking import Forking
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
@@ -286,6 +288,45 @@ async def test_flip_whose_answer_is_lost_is_recovered_from_its_hints(
         await client.unassign([CHILD])
         await wait_for_primaries(client, CHILD)
         await check_split([one.resolver], in_journal(journals), sent, end)
+
+
+async def test_cancelled_split_closes_the_index_of_its_child_before_the_files_are_removed(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A RocksDB that finds its files gone sleeps for a second before it closes, and every shard of the member rests."""
+    await create_logs(journals, PARENT)
+    still = StandStill(PeerParentCaller, "prepare", behind=False)
+
+    async def asked(self: PeerParentCaller, request: Any, *, timeout_seconds: float) -> Any:
+        del timeout_seconds
+        return await still(self, request)
+
+    monkeypatch.setattr(PeerParentCaller, "prepare", asked)
+    indexes: list[int] = []
+    discard = KeyedFollower.discard
+
+    def noted(self: KeyedFollower) -> None:
+        with suppress(StoreError):
+            self.lend().release()
+            indexes.append(len([*tmp_path.rglob(INDEX_DIRECTORY)]))
+        discard(self)
+
+    monkeypatch.setattr(KeyedFollower, "discard", noted)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path)) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        end = await Producer(journals).publish(SOURCE, KEYS)
+        await client.wait_read_through(PARENT, {SOURCE: end}, timeout_seconds=60)
+        await elastic.split(PARENT, journals, at_group=2048)
+        await eventually(still.reached.is_set)
+        await elastic.cancel_split(CHILD)
+        await eventually(lambda: indexes)
+
+    assert indexes == [2], "the parent's, and the child's"
 
 
 async def test_cancelled_split_leaves_the_parent_with_all_keys(

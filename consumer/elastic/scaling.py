@@ -148,6 +148,11 @@ class ScalingState:
     """(time, family) of the changes of the last hour, the oldest first."""
     told: tuple[tuple[float, str], ...] = ()
     """(time, shard) of warnings and refusals of the last hour, the oldest first."""
+    owned: Mapping[str, KeyRange] = field(default_factory=dict)
+    """By shard, as it was sampled last."""
+    moved: Mapping[str, float] = field(default_factory=dict)
+    """When ranges of a family were seen to have changed that had not been decided here, by family: operators split and
+    merge, too, and a family cools down after each change."""
     behind_rates: Mapping[str, float] = field(default_factory=dict)
     """Bytes a second that a family got when it was last split because it fell behind, by family."""
     members: _Members | None = None
@@ -203,6 +208,13 @@ def refused(state: ScalingState, decision: ScalingDecision) -> ScalingState:
 def _observed(sample: ClusterSample, state: ScalingState, policy: ScalingPolicy) -> ScalingState:
     """Bring all streaks up to a sample; what is not in it is forgotten."""
     now = sample.at_seconds
+    moved = {
+        family: at for family, at in state.moved.items() if now - at < policy.cool_down_seconds
+    }
+    decided = {family for at, family in state.changes if now - at < policy.cool_down_seconds}
+    for family in _reshaped(sample, state) - decided:
+        moved[family] = now
+        state = _without_streaks(state, sample, family)
     busy = {
         each.shard_id: _busy_after(each, state.busy.get(each.shard_id, _Busy()), now, policy)
         for each in sample.shards
@@ -219,7 +231,18 @@ def _observed(sample: ClusterSample, state: ScalingState, policy: ScalingPolicy)
         idle_since=idle,
         changes=_of_last_hour(state.changes, now),
         told=_of_last_hour(state.told, now),
+        owned={each.shard_id: each.owned for each in sample.shards},
+        moved=moved,
     )
+
+
+def _reshaped(sample: ClusterSample, state: ScalingState) -> set[str]:
+    """Return the families of which a shard has another range than at the last sample."""
+    return {
+        each.family
+        for each in sample.shards
+        if state.owned.get(each.shard_id, each.owned) != each.owned
+    }
 
 
 def _busy_after(shard: ShardSample, before: _Busy, now: float, policy: ScalingPolicy) -> _Busy:
@@ -329,7 +352,8 @@ def _merges(
 
 
 def _cools_down(family: str, state: ScalingState, now: float, policy: ScalingPolicy) -> bool:
-    return any(each == family and now - at < policy.cool_down_seconds for at, each in state.changes)
+    changes = (*state.changes, *((at, each) for each, at in state.moved.items()))
+    return any(each == family and now - at < policy.cool_down_seconds for at, each in changes)
 
 
 def _rate_of(family: str, sample: ClusterSample) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,34 @@ def test_new_leader_keeps_the_cool_down_and_the_wanted_members_of_the_log() -> N
         made += [(at, each.action) for each in decisions]
     assert made == [(180, ScalingAction.SPLIT)]
     assert state.wanted_members == 5
+
+
+def test_family_cools_down_after_a_change_that_an_operator_ordered() -> None:
+    """The busy shard is split by hand, and its lower half is merged with another one later: each time the family rests,
+    and streaks start over. Else the next sample would undo, or repeat, what was just done.
+    """
+    state, made = ScalingState(), []
+    for at in range(0, 800, 5):
+        end = GROUPS if at < 50 else 0x800 if at < 200 else 0x900
+        busy = replace(BUSY, owned=KeyRange(0, end))
+        others = (
+            [] if end == GROUPS else [ShardSample(shard_id="b", family="a", owned=KeyRange(end))]
+        )
+        state, decisions = decide(_sample(at, busy, *others), state, POLICY)
+        made += [(at, each.action) for each in decisions]
+    assert made == [(500, ScalingAction.SPLIT)]
+
+
+def test_shard_that_is_paused_and_resumed_is_no_change_of_its_family() -> None:
+    """Its range is the one that it had, so others of its family are split when they are due."""
+    state, made = ScalingState(), []
+    half, other = KeyRange(0, 0x800), KeyRange(0x800)
+    for at in range(0, 100, 5):
+        there = [] if 20 <= at < 40 else [ShardSample(shard_id="b", family="a", owned=other)]
+        sample = _sample(at, replace(BUSY, owned=half), *there)
+        state, decisions = decide(sample, state, POLICY)
+        made += [(at, each.action) for each in decisions]
+    assert made == [(60, ScalingAction.SPLIT)]
 
 
 def test_new_leader_repeats_no_refusal_within_the_hour_and_knows_what_fell_behind() -> None:

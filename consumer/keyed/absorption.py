@@ -139,8 +139,8 @@ class Absorption:
         """All is taken in, by the running transaction or before."""
         self.times: TimeState | None = None
         """The other shard's, once all is taken in."""
-        self.set_aside: set[tuple[int, bytes]] = set()
-        """(expiry, key) of timers that came up before their keys were ours."""
+        self.set_aside: set[bytes] = set()
+        """Entries of the indexes by time that came up before their keys were ours."""
 
     @property
     def has_begun(self) -> bool:

@@ -504,7 +504,8 @@ class KeyedRun:
         for time_ms, rest in entries:
             _, end = self._settings.key.decode(rest, GROUP_BYTES)
             place, suffix = rest[:end], rest[end:]
-            self._store.unfile(time_ms, place, suffix)
+            if not self._store.take_filed(time_ms, place, suffix):
+                continue
             variable = self._by_suffix.get(suffix[:VARIABLE_BYTES])
             # Rows of a variable that is declared no more stay: only its declaration could tell which elements expired.
             if variable is not None:

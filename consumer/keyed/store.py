@@ -75,7 +75,7 @@ from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whol
 from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.runtime.op_future import OpFuture
-from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange, group_of
+from broadsheet.wire.key_range import ALL_KEYS, GROUPS, KeyRange
 from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
@@ -307,8 +307,8 @@ class KeyedStore:
         absorption, self.absorption = self.absorption, None
         if absorption is not None:
             # Entries whose keys are not owned are dropped when they come up.
-            for expiry, key in absorption.set_aside:
-                self._due.add(due_entry(expiry, key))
+            for entry in absorption.set_aside:
+                self._entries_with(entry).add(entry)
 
     @property
     def kept(self) -> KeyRange:
@@ -331,13 +331,13 @@ class KeyedStore:
         places = [(name[1 : (end := key_end(name))], name[end:]) for name in names]
         for name, (place, suffix), before in zip(names, places, self.fetch(places), strict=True):
             row = rows[name]
-            if row == before:
-                continue
-            for entry in entries_replaced([(name, before)]):
-                self._entries_with(entry).remove(entry)
+            if row != before:
+                for entry in entries_replaced([(name, before)]):
+                    self._entries_with(entry).remove(entry)
+                self.put(place, suffix, row)
+            # Also of a row that is here already: what came up while its key was neither ours nor taken in is dropped.
             for entry in entries_of({name: row}):
                 self._entries_with(entry).add(entry)
-            self.put(place, suffix, row)
 
     def _entries_with(self, entry: bytes) -> EntryIndex:
         return self._due if entry[:1] == DUE else self._filed
@@ -460,16 +460,20 @@ class KeyedStore:
             is_set = expiry in expiries_of(self.get(place, _TIMERS_SUFFIX))
             # The handler of an earlier timer may have removed it: what was due at the beginning fires all the same.
             is_set = is_set or self._due.is_removed(due_entry(expiry, key))
-            if is_set and self._is_owned(key):
+            if is_set and self._is_owned(place):
                 timers.append((expiry, key))
                 continue
             self._due.remove(due_entry(expiry, key))
-            if self.absorption is not None and group_of(key) in self.absorption.given:
-                self.absorption.set_aside.add((expiry, key))
+            self._set_aside(place, due_entry(expiry, key))
         return timers
 
-    def _is_owned(self, key: bytes) -> bool:
-        return self.owned.is_all or group_of(key) in self.owned
+    def _is_owned(self, place: bytes) -> bool:
+        return self.owned.is_all or _group_at(place) in self.owned
+
+    def _set_aside(self, place: bytes, entry: bytes) -> None:
+        """Keep an entry that came up for when its key is ours, if the key is taken in."""
+        if self.absorption is not None and _group_at(place) in self.absorption.given:
+            self.absorption.set_aside.add(entry)
 
     def next_timer_ms(self) -> int | None:
         """Return the earliest expiry of any timer; None if there is none."""
@@ -482,6 +486,18 @@ class KeyedStore:
     def unfile(self, time_ms: int, place: bytes, suffix: bytes) -> None:
         """Have no sweep look at a row at a time."""
         self._filed.remove(filed_entry(time_ms, place, suffix))
+
+    def take_filed(self, time_ms: int, place: bytes, suffix: bytes) -> bool:
+        """Have no sweep look at a row that has come up; return whether its key is owned.
+
+        Rows of other keys are another shard's to change: what is taken in must be what is there, and a list may be here
+        in part.
+        """
+        self.unfile(time_ms, place, suffix)
+        is_owned = self._is_owned(place)
+        if not is_owned:
+            self._set_aside(place, filed_entry(time_ms, place, suffix))
+        return is_owned
 
     def filed_until(self, time_ms: int, limit: int) -> tuple[list[tuple[int, bytes]], bool]:
         """Return (time, place and suffix) of what a sweep looks at, and whether there is more."""
@@ -797,6 +813,10 @@ class KeyedStore:
             ) from self._failure
         if self._index is None:
             raise StoreError(self._fqn, "not restored yet: call restore_checkpoint first")
+
+
+def _group_at(place: bytes) -> int:
+    return int.from_bytes(place[:GROUP_BYTES])
 
 
 def _name(place: bytes, suffix: bytes) -> bytes:

@@ -228,6 +228,71 @@ def test_survivor_of_a_merge_goes_on_with_the_values_timers_and_expiries_of_both
         each.end()
 
 
+def test_merge_that_is_tried_again_keeps_timers_that_came_up_meanwhile(tmp_path: Path) -> None:
+    """Between two tries keys of the other shard are foreign ones, so their timers that come up are dropped; their rows
+    are still here, and equal, when the next try compares them.
+    """
+    settings = settings_of(ROWS, "user string", mode=TimeMode.PROCESSING)
+    lives = {
+        owned: Lives(tmp_path / str(owned), Reminders, settings, owned=owned)
+        for owned in (ALL_KEYS, *HALVES)
+    }
+    whole, survivor, other = lives.values()
+    # More of them than are removed between the two tries.
+    rows = [(f"u{number}", dt.datetime.fromtimestamp(1, dt.UTC)) for number in range(2_400)]
+    out = {id(each): each.transact(rows) for each in lives.values()}
+    assert sum(name[:1] == TIMERS for name in _rows_of(other)) > PURGED_IDLE
+
+    for is_again in (False, True):
+        absorption = survivor.store.absorb(lender := Lender(other), HALVES[1])
+        lender.follow()
+        survivor.clock.now_ms += 100
+        out[id(survivor)] += survivor.transact()
+        if is_again:
+            absorption.finish()
+            out[id(survivor)] += survivor.transact()
+            assert absorption.are_all_taken()
+            survivor.owned = ALL_KEYS
+        survivor.store.stop_absorbing()
+        survivor.clock.now_ms = whole.clock.now_ms = 6_500
+        out[id(survivor)] += survivor.transact()
+    out[id(whole)] += whole.transact()
+
+    both = out[id(survivor)] + out[id(other)]
+    assert sorted(map(str, both)) == sorted(map(str, out[id(whole)]))
+    for each in lives.values():
+        each.end()
+
+
+def test_rows_that_are_taken_in_expire_only_once_they_are_ours(tmp_path: Path) -> None:
+    """Until then they are what they are at the other shard, which alone may change them: also when this clock is ahead
+    of the other one's last transaction.
+    """
+    settings = settings_of(ROWS, "user string", mode=TimeMode.PROCESSING)
+    survivor, other = (
+        Lives(tmp_path / str(owned), Reminders, settings, owned=owned) for owned in HALVES
+    )
+    rows = [(f"u{number}", dt.datetime.fromtimestamp(1, dt.UTC)) for number in range(24)]
+    for each in (survivor, other):
+        each.transact(rows)
+    theirs = _rows_of(other)
+    absorption = survivor.store.absorb(Lender(other), HALVES[1])
+    survivor.transact()
+    survivor.clock.now_ms = 12_000
+    survivor.transact()
+    assert {name: _committed(survivor, name) for name in theirs} == theirs
+
+    absorption.finish()
+    survivor.transact()
+    survivor.store.stop_absorbing()
+    survivor.owned = ALL_KEYS
+    for _ in range(2):
+        survivor.transact()
+    assert len(_rows_of(survivor)) == len(rows), "the counts; what was seen has expired"
+    for each in (survivor, other):
+        each.end()
+
+
 def _rows_of(lives: Lives) -> dict[bytes, bytes]:
     """Return all rows of keys, also those that are hidden, as of the last commit."""
     names, _ = lives.store.foreign_names(b"", 1 << 20)

@@ -274,6 +274,28 @@ def test_expired_state_leaves_the_store_without_being_asked_for(tmp_path: Path) 
         lives.end()
 
 
+def test_rest_of_a_list_that_expires_soon_after_its_first_element_leaves_the_store(
+    tmp_path: Path,
+) -> None:
+    """An index that was made from the log has the row under the expiry of its first element, not under the end of the
+    64th of the TTL in which both expire: the sweep comes between the two, and must come again.
+    """
+    lives = Lives(tmp_path, Keeping, settings_of("key string, n int", "key string"))
+    try:
+        for lives.clock.now_ms in (1001, 1005):
+            lives.transact([("a", lives.clock.now_ms)])
+        assert filed_at(2001, 1000) == filed_at(2005, 1000)
+        lives.reopen()
+        lives.clock.now_ms = 2002
+        lives.transact()
+        assert lives.run.committed("l", ["a"]) == [1005]
+        lives.clock.now_ms = 3000
+        lives.transact()
+        assert list(lives.store.committed_rows()) == []
+    finally:
+        lives.end()
+
+
 def test_event_time_of_the_far_future_does_not_make_the_others_late(tmp_path: Path) -> None:
     """One message with a wrong clock must not close everything. It goes to the side journal, with the reason; without
     one it is handled.

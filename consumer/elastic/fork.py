@@ -9,13 +9,15 @@ An attempt has a number of its own, which comes once: a late answer of an earlie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.runtime.documents import DocumentError
 from broadsheet.runtime.formats import Format
 from broadsheet.wire.key_range import KeyRange
 from broadsheet.wire.shard_pb2 import Checkpoint
@@ -106,6 +108,22 @@ def decode_fork(value: bytes) -> ForkRecord:
         DocumentError: it is no record.
     """
     return FORK.decode_json(value, ForkRecord)
+
+
+def read_forks(
+    kvs: Iterable[KeyValue], root: str
+) -> Iterator[tuple[str, KeyValue, ForkRecord | DocumentError]]:
+    """Yield the splits below `forks_prefix`: child, key and value, and record.
+
+    In place of a record that cannot be read comes the error that says so, because it holds up its own split alone.
+    """
+    prefix = forks_prefix(root)
+    for kv in kvs:
+        child = kv.key[len(prefix) :].decode(errors="replace")
+        try:
+            yield child, kv, decode_fork(kv.value)
+        except DocumentError as error:
+            yield child, kv, error
 
 
 def encode_hold(hold: ForkHold) -> bytes:

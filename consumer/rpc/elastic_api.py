@@ -37,8 +37,8 @@ from broadsheet.consumer.elastic.flip import (
 )
 from broadsheet.consumer.elastic.fork import (
     ForkRecord,
-    decode_fork,
     forks_prefix,
+    read_forks,
 )
 from broadsheet.consumer.elastic.group_load import GroupSummary
 from broadsheet.consumer.elastic.merge import (
@@ -245,16 +245,13 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         prefix = forks_prefix(self._keys.root)
         found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         response = ListSplitsResponse()
-        for kv in found.kvs:
-            child = kv.key[len(prefix) :].decode(errors="replace")
+        for child, _, record in read_forks(found.kvs, self._keys.root):
             item = self._key_space.items.get(ItemId(child))
-            spec = None if item is None else ShardSpec.FromString(item.kv.value)
+            spec = None if item is None else _spec_of(item.kv.value)
             if spec is None or not is_visible(spec, allowed):
                 continue
-            try:
-                record = decode_fork(kv.value)
-            except DocumentError as error:
-                response.splits.add(child=child, reason=str(error))
+            if isinstance(record, DocumentError):
+                response.splits.add(child=child, reason=str(record))
                 continue
             response.splits.append(_split_of(child, record))
         return response
@@ -412,14 +409,20 @@ class ElasticApi(elastic_pb2_grpc.ElasticServiceServicer):
         """Return the shards with a part in a split that is not over."""
         prefix = forks_prefix(self._keys.root)
         found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
-        children = {kv.key[len(prefix) :].decode(errors="replace"): kv.value for kv in found.kvs}
-        return frozenset(
-            shard_id
-            for child, value in children.items()
-            for shard_id in (child, decode_fork(value).parent)
+        splitting = set[str]()
+        for child, _, record in read_forks(found.kvs, self._keys.root):
+            item = self._key_space.items.get(ItemId(child))
             # A record of a family that was deleted meanwhile does not count.
-            if ItemId(child) in self._key_space.items
-        )
+            if item is None:
+                continue
+            splitting.add(child)
+            if isinstance(record, DocumentError):
+                # It does not say which shard is the parent: one of the family.
+                family = Ownership.of(_spec_of(item.kv.value)).family
+                splitting.update(each.id for each in self._families.members_of(family))
+            else:
+                splitting.add(record.parent)
+        return frozenset(splitting)
 
     async def PrepareFork(  # noqa: N802 - gRPC's name
         self, request: PrepareForkRequest, context: Context

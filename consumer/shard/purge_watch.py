@@ -21,8 +21,8 @@ from broadsheet.consumer.elastic.fork import (
     ForkPhase,
     ForkRecord,
     PurgeProgress,
-    decode_fork,
     forks_prefix,
+    read_forks,
 )
 from broadsheet.consumer.elastic.progress import purge_progress
 from broadsheet.consumer.errors import StoreClosedError
@@ -109,7 +109,7 @@ class PurgeWatch:
                 owned = key_range_of(self._shard.spec.labels)
                 progress = self._observed(*store.purged_groups(owned))
             return await self._tell(progress)
-        except (EtcdError, DocumentError) as error:
+        except EtcdError as error:
             _log.info("split.purge_not_told", shard=self._shard.id, cause=str(error))
         except StoreClosedError:
             pass  # The attempt ends.
@@ -133,8 +133,11 @@ class PurgeWatch:
         keys, shard_id, told = self._environment.keys, self._shard.id, progress is None
         prefix = forks_prefix(keys.root)
         found = await self._environment.etcd.get_range(prefix, prefix_range_end(prefix))
-        for kv in found.kvs:
-            record, child = decode_fork(kv.value), kv.key[len(prefix) :].decode()
+        for child, kv, record in read_forks(found.kvs, keys.root):
+            if isinstance(record, DocumentError):
+                _log.warning("split.record_unreadable", shard=child, cause=str(record))
+                told = told and child != shard_id
+                continue
             is_ours = shard_id in (child, record.parent) and shard_id not in record.purged
             if not is_ours or record.phase is not ForkPhase.PURGING:
                 continue

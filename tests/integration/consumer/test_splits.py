@@ -19,7 +19,13 @@ from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.consumer.client import ElasticClient, StateClient
-from broadsheet.consumer.elastic.fork import ForkHold, encode_hold, hold_key
+from broadsheet.consumer.elastic.fork import (
+    ForkHold,
+    encode_hold,
+    fork_key,
+    forks_prefix,
+    hold_key,
+)
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.keyed.follower import INDEX_DIRECTORY, KeyedFollower
 from broadsheet.consumer.member.service import Service
@@ -449,6 +455,40 @@ async def test_deleted_shards_leave_nothing_of_their_splits_and_merges(
             await eventually(still.reached.is_set)
             await delete(PARENT, CHILD)
             still.released.set()
+
+
+async def test_record_that_cannot_be_read_holds_up_its_own_split_alone(
+    cluster: Cluster, journals: JournalClient, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """Whatever writes into etcd: other splits end, and shards of the family are not merged before it is gone."""
+    await create_logs(journals, PARENT)
+    forks = forks_prefix(cluster.root)
+    async with (
+        cluster.member("one", application=application(), state_dir=str(tmp_path / "one")) as one,
+        client_of(one) as client,
+        ElasticClient(one.address) as elastic,
+    ):
+        await client.apply(upserts(spec(cluster)))
+        await wait_for_primaries(client, PARENT)
+        await etcd.put(forks + b"\xff", b"\x00")
+        await etcd.put(forks + b"another", b'{"parent":1}')
+        await elastic.split(PARENT, journals, at_group=2048)
+        await wait_for_primaries(client, CHILD)
+
+        async def is_over() -> bool:
+            return not await elastic.splits()
+
+        await eventually(is_over)
+        await etcd.put(fork_key(cluster.root, CHILD), b"{}")
+        (told,) = await elastic.splits()
+        with pytest.raises(ValidationError, match="split"):
+            await elastic.merge(PARENT, CHILD, dry_run=True)
+        await etcd.delete(fork_key(cluster.root, CHILD))
+        planned = await elastic.merge(PARENT, CHILD, dry_run=True)
+
+    assert told.child == CHILD
+    assert "parent" in told.reason
+    assert {planned.survivor, planned.absorbed} == {PARENT, CHILD}
 
 
 @pytest.mark.parametrize(

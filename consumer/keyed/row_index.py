@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -32,6 +33,11 @@ WRITE_BUFFER_BYTES: Final = 32 << 20
 SYNC_BYTES: Final = 1 << 20
 """Of a table, after which the system begins to write them to the disk."""
 _BLOOM_BITS: Final = 10
+_STOPPED: Final = "rocksdb.is-write-stopped"
+_DELAYED_RATE: Final = "rocksdb.actual-delayed-write-rate"
+"""Of writes, bytes a second; 0: they are not delayed."""
+_ERRORS: Final = "rocksdb.background-errors"
+_LOOK_SECONDS: Final = 0.005
 _ESTIMATES: Final = (
     "rocksdb.estimate-num-keys",
     "rocksdb.estimate-live-data-size",
@@ -253,7 +259,25 @@ class RocksIndex:
                 batch.delete(key)
             else:
                 batch.put(key, value)
+        self._wait_for_room(batch.size_in_bytes())
         self._database.write(batch, self._write_options)
+
+    def _wait_for_room(self, size: int) -> None:
+        """Wait as long as RocksDB is going to hold a write back, because it has yet to compact others.
+
+        It would sleep within the write, and keep the interpreter meanwhile: all threads of the process would rest.
+
+        Source: RocksDB's wiki, "Write Stalls".
+
+        Args:
+            size: Of the write, bytes.
+        """
+        told = self._database.property_int_value
+        # After an error it stays stopped, and the write tells the error.
+        while told(_STOPPED) and not told(_ERRORS):
+            time.sleep(_LOOK_SECONDS)
+        if rate := told(_DELAYED_RATE):
+            time.sleep(size / rate)
 
     def size(self) -> tuple[int, int]:
         """Return RocksDB's estimates, of tables and of what is in memory."""

@@ -373,8 +373,8 @@ class ListState(Variable):
         ]
         if kept:
             self._write_again(place, suffix, kept)
-            # An index that was made anew files a row at its very expiry, so what is left may be of the same 64th: then
-            # the writing takes it to be filed still, but the sweep has taken the entry.
+            # A rebuilt index files a row at its exact expiry, so the rest may belong to the same 64th of the TTL: the
+            # write then assumes that the row is still filed, but the sweep has removed the entry.
             written = self._rows.get(place, suffix)
             if written is not None and (expiry := expiry_of(written)) is not None:
                 self._rows.file(self._filed_at(expiry), place, suffix)

@@ -73,8 +73,8 @@ async def test_client_in_go_asks_the_primary_of_each_key_through_a_fail_over(
 async def test_client_in_go_leaves_a_member_that_takes_its_connection_and_answers_nothing(
     cluster: Cluster, journals: JournalClient, tmp_path: Path
 ) -> None:
-    """The member that it watches ends, and then it is the turn of an address behind which nobody speaks. After half a
-    minute the next one tells it of the split.
+    """The member that it watches ends. The next address accepts connections and never answers; after 30 seconds the
+    client goes on to another, which tells it of the split.
     """
     program = tmp_path / "ask"
     build = ["go", "build", "-o", str(program), "."]
